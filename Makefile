@@ -10,7 +10,7 @@ HAVE_SERVERS := { { ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } 
 	{ command -v pgbouncer || ls /usr/sbin/pgbouncer; } && command -v prometheus && command -v promtool; } >/dev/null 2>&1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test chromium walk test-unit coverage test-browser test-vllm test-weights test-engines test-containers test-sdk docs fuzz mutants lint format bench overload chaos attack sbom audit release openapi lock clean
+.PHONY: help install demo up affected test chromium walk test-unit coverage test-browser test-vllm test-sight test-weights test-engines test-containers test-sdk docs fuzz mutants lint format bench overload chaos attack sbom audit release openapi lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,12 +44,16 @@ demo: $(STAMP) ## Start everything, watch one council of three agents in the ter
 up: $(STAMP) ## Start everything in the foreground; Ctrl-C drains and stops it
 	@$(BIN)/deliberate up
 
+BASE ?= main
+affected: $(DEV_STAMP) ## Run what a change since BASE=main can reach, nearest first, for four minutes; names what it leaves out
+	$(BIN)/python -m tests.affected --base $(BASE)
+
 test: $(DEV_STAMP) ## Run the whole test suite: real nats-server, PostgreSQL, Redis, Prometheus and Ray Serve, the whole stack
 	@$(HAVE_SERVERS) || test "$$(id -u)" = 0 || { \
 		echo "PostgreSQL, Redis, PgBouncer or Prometheus is missing; as root: apt-get install --no-install-recommends $(SERVERS)" >&2; exit 1; }
 	@$(HAVE_SERVERS) || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(SERVERS); }
-	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not vllm and not engines and not containers and not browser and not sdk and not walk" --ignore=tests/attack
+	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not vllm and not sight and not engines and not containers and not browser and not sdk and not walk" --ignore=tests/attack $(TESTS)
 
 walk: $(DEV_STAMP) ## Walk through the first hour of a new user, from a wheel in an empty folder
 	$(BIN)/pytest tests/e2e/test_first_hour.py
@@ -63,7 +67,11 @@ coverage: $(DEV_STAMP) ## Run the pure tests and hold the core's branch coverage
 
 test-vllm: $(DEV_STAMP) ## Build an environment with vLLM for CPU, and run the engine contract and a council against it
 	$(BIN)/python -m tests.vllm.build
-	$(BIN)/pytest -m "not engines and not weights" tests/vllm tests/engines/test_servers.py
+	$(BIN)/pytest -m "not engines and not weights and not sight" tests/vllm tests/engines/test_servers.py
+
+test-sight: $(DEV_STAMP) ## Build a small model that sees for vLLM, and hold that it gets the pixels that a client sent
+	$(BIN)/python -m tests.vllm.seeing_model
+	$(BIN)/pytest -m sight tests/vllm
 
 test-weights: $(DEV_STAMP) ## Build a weak real model (1 GB) for vLLM, and bring a vote and a council of it to their ends
 	$(BIN)/python -m tests.vllm.real_model
@@ -121,6 +129,7 @@ lint: $(DEV_STAMP) ## Check style, types, and that generated documents are what 
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(BIN)/pyright -p tests
 	$(BIN)/deliberate openapi --check
 
 format: $(DEV_STAMP) ## Format the code

@@ -28,40 +28,41 @@ from app.archive.database.store import Store
 from app.catalog.index import Catalog
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock
-from app.deliberation.roles import Role
+from app.deliberation.roles import Role, placed
 from app.deliberation.strategies import STRATEGIES
 from app.facades import FACADES
 from app.lifecycle.context import ContextHydrator
+from app.lifecycle.context_fit import ContextFit
 from app.lifecycle.deliberations import Deliberations, sweep
+from app.lifecycle.files import FileLimits, Files
 from app.lifecycle.lists import Lists
 from app.log.gateway_log import GatewayLog, JetStreamLog
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
 from app.observability import logs
-from app.observability.history import ClusterHistory
+from app.observability.environment import tracer_of_environment
 from app.observability.metrics import Metrics
 from app.observability.process import print_faults, settle_heap
-from app.observability.traces import Tracer, tracer_of_environment
+from app.observability.traces import Tracer
 from app.openapi import document
+from app.operations.heartbeats import Heartbeats
+from app.operations.surveyor import Surveyor
+from app.planning.consumer import PlanConsumer
+from app.planning.plans import Plans
 from app.process_settings import read_roles
-from app.routes.cluster import sample
 from app.routes.connections import BoundedProtocol, ConnectionTable, available_connections
-from app.routes.dependencies import Gateway, Readiness, SystemClock, permitted
+from app.routes.dependencies import Gateway, SystemClock, permitted
 from app.routes.middleware import RequestContext, RequestGuard
 from app.settings import Settings, check_exposure, declared_by
 from app.streaming.answers import AnswerFrames
 from app.streaming.feed import Feed
-from app.streaming.single_flight import SingleFlightCache
 from app.streaming.snapshots import SnapshotCache
 from app.streaming.streams import Streams
+from app.tenant_slots import TenantTurns
 from app.workspace.repositories import CommitLookup
 
 STARTUP_WAIT_S = 5.0
-# `GET /cluster` and `GET /doctor` are answered from a cache for this long.
-CLUSTER_FRESH_S = 1.0
 KEYS_PER_MINUTE = 10
-# The checks of `GET /readyz` hold for as long as they took, at most for this long: it needs no key.
-READINESS_FRESH_S = 0.2
 
 log = structlog.get_logger(__name__)
 
@@ -69,19 +70,33 @@ log = structlog.get_logger(__name__)
 async def _follow(gateway: Gateway) -> None:
     journal, keyring, spends = gateway["journal"], gateway["access"].keyring, gateway["deliberations"].spends
     await journal.open()
+    await gateway["surveyor"].listen()
     async with asyncio.TaskGroup() as group:
         group.create_task(gateway["catalog"].follow(journal))
-        group.create_task(sample(gateway))
         group.create_task(sweep(journal))
+        group.create_task(gateway["files"].sweep())
         if keyring is not None:
             group.create_task(keyring.follow(journal))
         if spends is not None:
             group.create_task(spends.follow(journal))
 
 
-async def _wait_until_accepting(
-    projections: Iterable[Catalog | Keyring | DailySpends | None], timeout_s: float
-) -> None:
+_Projection = Catalog | Keyring | DailySpends
+
+
+async def _take_plans(consumer: PlanConsumer, projections: Iterable[_Projection | None]) -> None:
+    """Take plans until cancelled, once the unfinished work and the day's spends are known."""
+    await _until_caught_up(projections)
+    await consumer.run()
+
+
+async def _until_caught_up(projections: Iterable[_Projection | None]) -> None:
+    for projection in projections:
+        while projection is not None and not projection.caught_up:  # noqa: ASYNC110 -- rare
+            await asyncio.sleep(0.01)
+
+
+async def _wait_until_accepting(projections: Iterable[_Projection | None], timeout_s: float) -> None:
     """Wait until enough of the log has been read to accept work, for `timeout_s` at most.
 
     A browser reconnects to a stream while no port is open, but gives the stream up when it is refused. Unfinished
@@ -89,9 +104,7 @@ async def _wait_until_accepting(
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
-            for each in projections:
-                while each is not None and not each.caught_up:  # noqa: ASYNC110 -- rare
-                    await asyncio.sleep(0.01)
+            await _until_caught_up(projections)
 
 
 def access_of(settings: Settings, clock: Clock) -> Access:
@@ -113,6 +126,14 @@ def _key_log(settings: Settings, signer: LogSigner) -> JetStreamJournal | None:
     if settings.key_pepper is None or url is None or not url.get_secret_value():
         return None
     return JetStreamJournal(url.get_secret_value(), name="gateway keys", signer=signer)
+
+
+def _plan_consumer(journal: GatewayLog, gateway: Gateway) -> PlanConsumer | None:
+    settings = gateway["settings"]
+    if not settings.planning:
+        return None
+    assert isinstance(journal, JetStreamJournal), "plans come over NATS"
+    return PlanConsumer(journal, Plans(gateway["deliberations"], settings.plan_roles), settings.planning_tenants)
 
 
 def _refused(journal: GatewayLog, access: Access) -> Mapping[str, int]:
@@ -143,12 +164,16 @@ def gateway_over(
         streams_per_client_max=settings.streams_per_client_max,
         observe=catalog.observe,
     )
+    heartbeats = Heartbeats()
+    files = Files(journal, journal.inputs, clock, FileLimits(settings.file_bytes_max, settings.tenant_file_bytes_max))
     service = Deliberations(
         journal,
         clock,
         catalog,
         roles,
         STRATEGIES,
+        files=files,
+        context_fit=ContextFit(journal, roles, STRATEGIES, heartbeats.context_tokens),
         kept_s=settings.kept_s,
         timeout_s=settings.deliberation_timeout_s,
         draining=feed.draining.is_set,
@@ -178,9 +203,11 @@ def gateway_over(
         access=access,
         key_writer=_key_writer(settings, key_log),
         key_rates=Rates(KEYS_PER_MINUTE),
+        body_turns=TenantTurns(),
         clock=clock,
         catalog=catalog,
         deliberations=service,
+        files=files,
         lists=lists,
         feed=feed,
         streams=streams,
@@ -194,10 +221,7 @@ def gateway_over(
             None if service.context is None else service.context.counts,
             service.spends,
         ),
-        cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
-        doctor=SingleFlightCache[bytes](CLUSTER_FRESH_S),
-        history=ClusterHistory(),
-        readiness=SingleFlightCache[Readiness](READINESS_FRESH_S, pace=1.0),
+        surveyor=Surveyor(journal, settings, roles, clock, catalog, access, service, feed, heartbeats),
         tracer=tracer,
     )
 
@@ -209,7 +233,8 @@ def lifespan_of(
 
     Raises InvalidRequest when the roles or the log key cannot be read, and for a limit of spends without prices.
     """
-    roles, signer = read_roles(settings.roles_file), LogSigner.of_file(settings.log_key_file)
+    roles = placed(read_roles(settings.roles_file), settings.agents)
+    signer = LogSigner.of_file(settings.log_key_file)
     limits = SpendLimits.of(settings.spend_per_day, settings.spends_per_day, roles)
     database = None if settings.database_url is None else Database(settings.database_url.get_secret_value())
 
@@ -220,17 +245,20 @@ def lifespan_of(
         key_log, tracer = _key_log(settings, signer), tracer_of_environment("gateway")
         gateway = gateway_over(opened, settings, clock, roles, app.state.connections, archive, limits, key_log, tracer)
         feed, catalog, keyring = gateway["feed"], gateway["catalog"], gateway["access"].keyring
-        spends = gateway["deliberations"].spends
+        spends, plans = gateway["deliberations"].spends, _plan_consumer(opened, gateway)
         async with feed, asyncio.TaskGroup() as group:
-            running = [group.create_task(_follow(gateway))]
+            running, taking = [group.create_task(_follow(gateway))], list[asyncio.Task[None]]()
+            if plans is not None:
+                gateway["metrics"].show_plans(plans.counts)
+                taking.append(group.create_task(_take_plans(plans, (catalog, spends))))
             if key_log is not None:
                 running.append(group.create_task(key_log.open()))
             # The client must begin to connect before the first request; until then its requests do not even fail.
             await asyncio.sleep(0)
-            app.state.drain = lambda: (feed.drain(), catalog.dismiss_waiters())
+            app.state.drain = lambda: (feed.drain(), catalog.dismiss_waiters(), [task.cancel() for task in taking])
             await _wait_until_accepting((catalog, keyring, spends), startup_wait_s)
             yield gateway
-            for task in running:
+            for task in running + taking:
                 task.cancel()
         await opened.close()
         if key_log is not None:
@@ -260,12 +288,12 @@ def create_app(settings: Settings, journal: GatewayLog | None = None, clock: Clo
     served = list(app.routes)
     operations = {getattr(route, "unique_id", None) for router in document.ROUTERS for route in router.routes}
     assert operations <= ACCESS.keys(), (
-        f"app.access.authorization.ACCESS lacks these operations: {operations - ACCESS.keys()}"
+        f"ACCESS in app/access/authorization.py lacks {operations - ACCESS.keys()}: add their scopes there"
     )
     for router in document.ROUTERS:
         app.include_router(router, dependencies=[Depends(permitted)])
         served += router.routes
-    problems.install(app, served, formats={each.prefix: each.errors for each in FACADES})
+    problems.install(app, served, formats={facade.prefix: facade.errors for facade in FACADES})
     return app
 
 
@@ -284,7 +312,7 @@ class DrainingServer(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         settle_heap()
-        for listening in [each for server in self.servers for each in server.sockets]:
+        for listening in [listener for server in self.servers for listener in server.sockets]:
             host, port = listening.getsockname()[:2]
             log.info("gateway_listening", host=host, port=port)
             await self._accept_more(listening)

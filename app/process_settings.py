@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, AliasGenerator, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, AliasGenerator, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.deliberation.errors import InvalidRequest
@@ -25,6 +25,7 @@ from app.log.stream_settings import (
     ACK_WAIT_S_MAX,
     ACK_WAIT_S_MIN,
     DAY_S,
+    DEFAULT_PUBLICATIONS,
     REPLICAS_MAX,
     RETENTION_S_MAX,
     RETENTION_S_MIN,
@@ -44,12 +45,12 @@ def setting(default: Any, description: str, unit: str = "", *, env: str | None =
     return Field(default, validation_alias=env, description=description, json_schema_extra={"unit": unit}, **bounds)
 
 
-def _in_lower_case(given: object) -> object:
-    return given.lower() if isinstance(given, str) else given
+def _in_lower_case(text: object) -> object:
+    return text.lower() if isinstance(text, str) else text
 
 
-def listed(given: object) -> object:
-    return tuple(each.strip() for each in given.split(",") if each.strip()) if isinstance(given, str) else given
+def listed(text: object) -> object:
+    return tuple(word.strip() for word in text.split(",") if word.strip()) if isinstance(text, str) else text
 
 
 def _long_enough(secret: SecretStr) -> SecretStr:
@@ -95,7 +96,7 @@ class LogAccess(LogServer, LogLevel):
 
 
 def read_text(path: Path | str) -> str:
-    return Path(path).read_text(encoding="utf-8")
+    return Path(path).read_text(encoding="utf-8-sig")
 
 
 class RolesFile(ProcessSettings):
@@ -136,16 +137,16 @@ def default_engines(urls: Sequence[str]) -> tuple[EngineSpec, ...]:
 class RoleRules(RolesFile):
     agents: AgentRunner = setting(
         "ray",
-        "Runner of the agents of roles that name none: replicas in Ray Serve, or workers that pull from NATS. The "
-        "same for every part; the workers' queues are declared with the streams.",
+        "Runner of the agents of roles that name none: replicas in Ray Serve, workers that pull from NATS, or the "
+        "coordinator's own process. The same for every part; the workers' queues are declared with the streams.",
     )
 
 
-def _pairs(given: object) -> object:
+def _pairs(text: object) -> object:
     """The pairs of `left=right,…`, split at the first `=`; the fields' types say which are faults."""
-    if not isinstance(given, str):
-        return given
-    return tuple(tuple(map(str.strip, each.partition("=")[::2])) for each in given.split(",") if each.strip())
+    if not isinstance(text, str):
+        return text
+    return tuple(tuple(map(str.strip, pair.partition("=")[::2])) for pair in text.split(",") if pair.strip())
 
 
 def _files_by_url(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
@@ -198,11 +199,18 @@ class LogRetention(ProcessSettings):
 
 class PublicationRules(ProcessSettings):
     publications: Annotated[tuple[Publication, ...], NoDecode, BeforeValidator(listed)] = setting(
-        (),
-        "Messages for other services, separated by commas: `announcements` of ends, `responses` and `results` of "
-        "calls, `texts` as they grow. The same for every part.",
+        DEFAULT_PUBLICATIONS,
+        "Messages for other services, these alone, separated by commas: `announcements` of ends, `responses` and "
+        "`results` of calls, `texts` as they grow; set to nothing for none. The same for every part.",
         env="PUBLISH",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_nothing(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """An empty PUBLISH selects no message, also in a process that treats other empty variables as absent."""
+        named = values.keys() & {"PUBLISH", "publications"} or os.environ.get("PUBLISH") != ""
+        return values if named else {**values, "PUBLISH": ""}
 
 
 class ClusterRules(ProcessSettings):
@@ -240,7 +248,8 @@ class WebhookTimeout(ProcessSettings):
 class WorkerDrain(ProcessSettings):
     worker_drain_s: float = setting(
         5.0,
-        "How long a worker's calls may take to finish after a stop signal; the others are made again elsewhere.",
+        "How long the calls of a worker, or of a coordinator with agents of its own, may take to finish after a stop "
+        "signal; the others are made again.",
         ge=0,
         le=3_600,
     )

@@ -1,9 +1,15 @@
 """Files with secrets: headers such as `Authorization`, or variables of a process. They are read at each use."""
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import quote
+
+from app.control_characters import has_control
 
 _SECRET_CHARS_MIN = 6
+_ESCAPED_BYTE = re.compile("%[0-9A-F]{2}")
 
 
 class SecretsUnreadable(Exception):
@@ -23,9 +29,9 @@ def read_variables(path: str) -> dict[str, str]:
 def _read(path: str, between: str, form: str) -> dict[str, str]:
     try:
         lines = [
-            line.partition(between) for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()
+            line.partition(between) for line in Path(path).read_text(encoding="utf-8-sig").splitlines() if line.strip()
         ]
-        if not all(mark and "".join((name, value)).replace("\t", " ").isprintable() for name, mark, value in lines):
+        if not all(mark and not has_control("".join((name, value)).replace("\t", " ")) for name, mark, value in lines):
             raise ValueError
         return {name.strip(): value.strip() for name, _, value in lines}
     except (OSError, ValueError) as exc:
@@ -35,9 +41,22 @@ def _read(path: str, between: str, form: str) -> dict[str, str]:
 
 
 def secrets_of(values: Mapping[str, str]) -> tuple[str, ...]:
-    """The values, and the words behind a scheme such as `Bearer`, that are long enough to be secrets."""
+    """The values, and the words behind a scheme such as `Bearer`, that are long enough to be secrets.
+
+    Each is there in all spellings of URLs and JSON.
+    """
     words = (word for value in values.values() for word in value.split()[1:])
-    return tuple(each for each in (*values.values(), *words) if len(each) >= _SECRET_CHARS_MIN)
+    secrets = (secret for secret in (*values.values(), *words) if len(secret) >= _SECRET_CHARS_MIN)
+    return tuple(dict.fromkeys(spelling for secret in secrets for spelling in _spellings(secret)))
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    yield secret
+    yield (in_url := quote(secret, safe=""))
+    yield _ESCAPED_BYTE.sub(lambda escaped: escaped[0].lower(), in_url)
+    for ascii_only in (False, True):
+        yield (in_json := json.dumps(secret, ensure_ascii=ascii_only)[1:-1])
+        yield in_json.replace("/", "\\/")
 
 
 def without(text: str, secrets: Sequence[str]) -> str:

@@ -12,18 +12,16 @@ from app.access.loopback import is_loopback
 from app.access.origins import checked_host, checked_origin
 from app.api.webhook_targets import Rules
 from app.deliberation.errors import InvalidRequest
-from app.deliberation.roles import ROLE_PATTERN, ROLES_BY_COMPLEXITY, Complexity, Role, roles_over_nats
-from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN
+from app.deliberation.roles import ROLE_PATTERN, ROLES_BY_COMPLEXITY, Complexity, Role, run_by
+from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN, Token
 from app.log.signature import SECRET_CHARS_MIN
 from app.log.stream_settings import DAY_S, RETENTION_S_MAX, RETENTION_S_MIN, StreamSettings
 from app.process_settings import (
     ClusterRules,
     GatewayDrain,
     LogAccess,
-    LogRetention,
     ProcessSettings,
     RoleRules,
-    RolesFile,
     Secret,
     Secrets,
     StreamRules,
@@ -49,20 +47,20 @@ def _by_tenant(
 ) -> BeforeValidator:
     """The reader of `tenant=value,…`; `read` returns None for a value that is not within the limits."""
 
-    def read_all(given: object) -> object:
-        if not isinstance(given, str):
-            return given
-        found = dict[str, int | Decimal | str]()
-        for entry in filter(None, map(str.strip, given.split(","))):
+    def read_all(written: object) -> object:
+        if not isinstance(written, str):
+            return written
+        by_tenant = dict[str, int | Decimal | str]()
+        for entry in filter(None, map(str.strip, written.split(","))):
             tenant, _, text = map(str.strip, entry.partition("="))
             if re.fullmatch(TOKEN_PATTERN, tenant) is None:
                 raise ValueError(f"{entry!r} names no tenant. Write {variable} as {example}.")
             if (value := read(text)) is None:
                 raise ValueError(f"{entry!r} lacks its {missing}. Write {tenant}=N in {variable}, with N {limits}.")
-            if tenant in found:
+            if tenant in by_tenant:
                 raise ValueError(f"{tenant!r} stands twice in {variable}. Give it one value.")
-            found[tenant] = value
-        return found
+            by_tenant[tenant] = value
+        return by_tenant
 
     return BeforeValidator(read_all)
 
@@ -131,6 +129,9 @@ Roles = Annotated[
 ]
 
 
+Tenants = Annotated[tuple[Token, ...], NoDecode, BeforeValidator(listed), Field(min_length=1)]
+
+
 class PlanRules(ProcessSettings):
     plan_roles_basic: Roles = setting(
         ROLES_BY_COMPLEXITY["basic"],
@@ -181,10 +182,10 @@ class TenantClusters(ClusterRules):
 
     @field_validator("tenant_clusters")
     @classmethod
-    def _declared(cls, given: Mapping[str, str], info: ValidationInfo) -> Mapping[str, str]:
-        if unknown := sorted(set(given.values()) - set(info.data.get("clusters", ()))):
+    def _declared(cls, clusters: Mapping[str, str], info: ValidationInfo) -> Mapping[str, str]:
+        if unknown := sorted(set(clusters.values()) - set(info.data.get("clusters", ()))):
             raise ValueError(f"CLUSTERS does not declare {', '.join(unknown)}. Add it there.")
-        return given
+        return clusters
 
 
 class ArchiveRetention(ProcessSettings):
@@ -201,7 +202,21 @@ class ArchiveRetention(ProcessSettings):
     )
 
 
-class AcceptanceRules(LogAccess, LogRetention, RolesFile, PlanRules, ContextRules, SpendRules, TenantClusters):
+class Settings(
+    LogAccess,
+    PlanRules,
+    ContextRules,
+    SpendRules,
+    TenantClusters,
+    RoleRules,
+    StreamRules,
+    ArchiveRetention,
+    GatewayDrain,
+    WebhookRules,
+    WorkspaceRules,
+):
+    """The gateway's settings: each a bound with its unit, limits and the name of its environment variable."""
+
     deliberation_timeout_s: int = setting(300, "Deadline of a deliberation that names none.", ge=1, le=TIMEOUT_S_MAX)
     database_url: SecretStr | None = setting(
         None,
@@ -223,11 +238,12 @@ class AcceptanceRules(LogAccess, LogRetention, RolesFile, PlanRules, ContextRule
         ge=1,
         le=1_000_000,
     )
-
-
-class Settings(AcceptanceRules, RoleRules, StreamRules, ArchiveRetention, GatewayDrain, WebhookRules, WorkspaceRules):
-    """The gateway's settings: each a bound with its unit, limits and the name of its environment variable."""
-
+    file_bytes_max: int = setting(
+        64 << 20, "Bytes of one uploaded file; above it POST answers 413.", "files", ge=1 << 10, le=1 << 30
+    )
+    tenant_file_bytes_max: int = setting(
+        1 << 30, "Bytes of all files of one tenant; above it POST answers 413.", "files", ge=1 << 10, le=1 << 40
+    )
     host: str = setting("127.0.0.1", "Address to listen on.", min_length=1)
     port: int = setting(8080, "Port to listen on; 0 takes a free one.", ge=0, le=65_535)
     key_pepper: Secret | None = setting(
@@ -301,12 +317,18 @@ class Settings(AcceptanceRules, RoleRules, StreamRules, ArchiveRetention, Gatewa
     )
     nats_store_max: int | None = setting(
         None,
-        "The `max_file_store` of nats-server; `GET /doctor` warns once the streams hold four fifths.",
+        "The `max_file_store` of nats-server; `GET /status` warns once the streams hold four fifths.",
         "bytes",
         ge=1,
     )
     webhooks: bool = setting(False, "Whether requests may name a webhook; `python -m app.webhooks` must run too.")
-    planning: bool = setting(False, "Whether `python -m app.planning` runs: /readyz misses it, and /metrics shows it.")
+    planning: bool = setting(
+        False, "Whether this gateway takes the plans and transitions that a planning service announces over NATS."
+    )
+    planning_tenants: Tenants = setting(
+        ("default",),
+        "Gateways start the plans of these tenants, separated by commas. A plan without a tenant gets the first one.",
+    )
 
     def kept_s(self, tenant: str) -> int:
         """The seconds after their acceptance for which a tenant's deliberations can be read."""
@@ -318,17 +340,17 @@ class Settings(AcceptanceRules, RoleRules, StreamRules, ArchiveRetention, Gatewa
 class StackSettings(Settings, WebhookTimeout, WorkerDrain):
     """The settings of children that `deliberate up` needs too, and those that it checks before anything starts."""
 
-    planning: bool = setting(True, "Whether the stack runs `python -m app.planning`.")
+    planning: bool = setting(True, "Whether the stack's gateway takes announced plans.")
     webhook_secrets: Secrets = setting((), "The sender's.")
 
 
 def declared_by(settings: Settings, roles: Mapping[str, Role]) -> StreamSettings:
-    """Returns the declaration of the log that the settings ask for."""
+    """Returns the declaration of the log that the settings and the placed roles ask for."""
     return StreamSettings(
         settings.retention_s,
         settings.stream_replicas,
         settings.ack_wait_s,
-        roles_over_nats(roles, settings.agents),
+        run_by("nats", roles),
         settings.publications,
         settings.clusters,
     )

@@ -1,6 +1,7 @@
-"""Slots that tenants share."""
+"""Slots that tenants share, and turns on the event loop."""
 
 import asyncio
+import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -9,8 +10,8 @@ from contextlib import asynccontextmanager
 class TenantSlots:
     """At most `total` entries at once, of which one tenant has at most `share`; further ones wait.
 
-    Next is an entry of the tenant with the fewest at work. Of several such tenants it is the one that began an entry
-    the longest ago. Entries of one tenant begin in their order.
+    Next is an entry of the tenant with the fewest at work. Among several such tenants, the tenant whose last entry
+    began the longest ago is next. Entries of one tenant begin in their order.
     """
 
     def __init__(self, total: int, share: int | None = None) -> None:
@@ -24,14 +25,20 @@ class TenantSlots:
 
     @asynccontextmanager
     async def slot(self, tenant: str) -> AsyncGenerator[None]:
+        await self.take(tenant)
+        try:
+            yield
+        finally:
+            self.give_back(tenant)
+
+    def waiting(self, tenant: str) -> int:
+        return len(self._waiting.get(tenant, ()))
+
+    async def take(self, tenant: str) -> None:
         if self._free and self._working[tenant] < self._share:
             self._begin(tenant)
         else:
             await self._turn(tenant)
-        try:
-            yield
-        finally:
-            self._end(tenant)
 
     def _begin(self, tenant: str) -> None:
         self._free -= 1
@@ -46,16 +53,18 @@ class TenantSlots:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
-                self._end(tenant)
+                self.give_back(tenant)
             elif turn in self._waiting.get(tenant, ()):
                 self._forget(tenant, turn)
             raise
 
-    def _end(self, tenant: str) -> None:
+    def give_back(self, tenant: str) -> None:
         self._free += 1
         self._working[tenant] -= 1
-        while self._free and (able := [each for each in self._waiting if self._working[each] < self._share]):
-            chosen = min(able, key=lambda each: (self._working[each], self._latest.get(each, 0)))
+        while self._free and (
+            able := [candidate for candidate in self._waiting if self._working[candidate] < self._share]
+        ):
+            chosen = min(able, key=lambda candidate: (self._working[candidate], self._latest.get(candidate, 0)))
             turn = self._waiting[chosen][0]
             self._forget(chosen, turn)
             if not turn.cancelled():
@@ -69,3 +78,25 @@ class TenantSlots:
         self._waiting[tenant].remove(turn)
         if not self._waiting[tenant]:
             del self._waiting[tenant]
+
+
+REST_S_MAX = 0.1
+
+
+class TenantTurns:
+    """Turns of tenants at work that holds the event loop up: one at a time, and behind each a rest as long as it was.
+
+    In the rest the loop serves everything else, so that such work takes about half of its time at most.
+    """
+
+    def __init__(self) -> None:
+        self.slots = TenantSlots(1)
+
+    async def begin(self, tenant: str) -> None:
+        """Wait for a turn, which is what the task does until it next gives way to others."""
+        await self.slots.take(tenant)
+        asyncio.get_running_loop().call_soon(self._rest, tenant, time.perf_counter())
+
+    def _rest(self, tenant: str, began_s: float) -> None:
+        took_s = time.perf_counter() - began_s
+        asyncio.get_running_loop().call_later(min(took_s, REST_S_MAX), self.slots.give_back, tenant)

@@ -20,6 +20,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import get_args
 
 import httpx
 import uvloop
@@ -45,7 +46,7 @@ ROUNDS = ((1, 20), (50, 500), (200, 1_600))
 QUICK_CALL_MS = 50
 SLOW_CALL_MS = 20_000
 HELD = (100, 1_000)
-ADAPTERS: tuple[AgentRunner, ...] = ("ray", "nats")
+ADAPTERS: tuple[AgentRunner, ...] = get_args(AgentRunner)
 
 
 @dataclass
@@ -189,14 +190,14 @@ class Product:
     async def until_running(self, count: int) -> None:
         """Wait until the coordinators run at least `count` deliberations."""
         while True:
-            coordinators = (await self._client.get("/cluster")).json()["coordinators"]
+            coordinators = (await self._client.get("/status")).json()["coordinators"]
             if sum(each["in_hand"] for each in coordinators) >= count:
                 return
             await asyncio.sleep(0.5)
 
     async def begun(self) -> int:
         """The deliberations that coordinators have begun, of those that they hold."""
-        coordinators = (await self._client.get("/cluster")).json()["coordinators"]
+        coordinators = (await self._client.get("/status")).json()["coordinators"]
         return sum(turn["begun"] for each in coordinators for turn in each["turns"])
 
     async def read(self, deliberation_id: str) -> None:
@@ -213,12 +214,12 @@ class Product:
 
     async def archived(self) -> None:
         """Wait until the archive has everything."""
-        while any(each["pending"] for each in (await self._client.get("/cluster")).json()["projectors"]):  # noqa: ASYNC110 -- another process
+        while any(each["pending"] for each in (await self._client.get("/status")).json()["projectors"]):  # noqa: ASYNC110 -- another process
             await asyncio.sleep(0.2)
 
     async def drained(self) -> None:
         """Wait until no deliberation is active."""
-        while (await self._client.get("/cluster")).json()["queue"]["depth"]:  # noqa: ASYNC110 -- another process
+        while (await self._client.get("/status")).json()["queue"]["depth"]:  # noqa: ASYNC110 -- another process
             await asyncio.sleep(0.2)
 
     async def close(self) -> None:
@@ -297,7 +298,7 @@ async def stack_of(call_ms: int, *more: str, agents: AgentRunner = "ray") -> Asy
 
 
 async def quick_calls(agents: AgentRunner) -> list[tuple[str, str, str, str]]:
-    """The rows of the overhead of one stage of quick calls, and of 200 in flight, with agents in Ray or in workers."""
+    """The rows of the overhead of one stage of quick calls, and of 200 in flight, by what runs the agents."""
     async with stack_of(QUICK_CALL_MS, agents=agents) as stack:
         floor, product = Floor(stack.engine_urls[0], streamed=True), Product(stack.url)
         await closed_loop(20, 100, product.once)
@@ -375,5 +376,5 @@ async def main(*, adapters_alone: bool) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--adapters", action="store_true", help="only compare agents in Ray with workers over NATS")
+    parser.add_argument("--adapters", action="store_true", help="only compare what runs the agents")
     uvloop.run(main(adapters_alone=parser.parse_args().adapters))

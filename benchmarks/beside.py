@@ -58,4 +58,4 @@ def compare(script: str, description: str | None, rounds: int) -> None:
             before, now = columns
             cells.append(f"{statistics.median(b / a for a, b in zip(before, now, strict=True)):.2f}")
         table.add_row(figure, *cells)
-    Console(width=120).print(table)
+    Console(width=max(120, Console().width)).print(table)

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from app.cli.stack.supervisor import MarkedProcess
+
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -27,6 +29,12 @@ def separated() -> Cores:
         raise SystemExit("one core cannot be kept for one process: the machine has no other")
     os.sched_setaffinity(0, rest)
     return Cores(alone, rest)
+
+
+def part_of(process: MarkedProcess) -> str:
+    """The part of a stack that a process is. Ray names an actor by its class, and while one runs by a method too."""
+    name, _, _ = process.command.partition(" ")
+    return name.partition(".")[0] if name.startswith("ray::") else process.child
 
 
 def _fields(pid: int) -> list[str]:

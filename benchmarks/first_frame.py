@@ -126,7 +126,7 @@ async def main() -> int:
                 bound = f"{BOUND_MS:g}" if in_flight == 1 else ""
                 table.add_row(str(in_flight), str(total), f"{floor[total // 2]:.1f}", *quantiles, bound)
     server.close()
-    Console(width=100).print(table)
+    Console(width=max(100, Console().width)).print(table)
     print(f"load over the last minute, at the end: {os.getloadavg()[0]:.1f}")
     return int(medians[0] > BOUND_MS)
 

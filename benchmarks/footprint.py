@@ -1,7 +1,7 @@
 """`python -m benchmarks.footprint`: the messages, bytes and CPU of a deliberation without viewers.
 
 Over a stack with the simulator at 500 ms a call, in the mean of some deliberations. Messages and bytes are differences
-of `GET /cluster`, at once or `--rest-s` later: starts of calls are kept for ten minutes. CPU is user and system time of
+of `GET /status`, at once or `--rest-s` later: starts of calls are kept for ten minutes. CPU is user and system time of
 the stack's processes, of calls of 32 and of 128 pieces of text.
 """
 
@@ -20,7 +20,7 @@ from rich.table import Table
 from app.cli.stack.layout import Layout
 from app.cli.stack.supervisor import marked
 from benchmarks.bench import CALL_MS, TOKENS_PER_CHUNK, closed_loop, stack_of
-from benchmarks.cores import cpu_ticks
+from benchmarks.cores import cpu_ticks, part_of
 
 COUNCIL = {"task": "Write factorial.", "agents": [{"role": "DEV", "count": 3}]}
 STRATEGIES = ("independent", "council")
@@ -46,7 +46,7 @@ async def sizes(client: httpx.AsyncClient) -> Sizes:
     """The messages and bytes of each stream, once they rest."""
     last: Sizes = {}
     while True:
-        streams = (await client.get("/cluster")).raise_for_status().json()["streams"]
+        streams = (await client.get("/status")).raise_for_status().json()["streams"]
         found = {stream["name"]: (stream["messages"], stream["bytes"]) for stream in streams}
         if found == last:
             return found
@@ -63,7 +63,7 @@ def ticks_by_part(mark: str) -> Counter[str]:
     """The clock ticks of CPU of each part of the stack since its start; those of Ray are named by their command."""
     spent = Counter[str]()
     for process in marked(mark):
-        part = process.command.split()[0] if process.command.startswith("ray::") else process.child
+        part = part_of(process)
         spent[part] += cpu_ticks(process.pid)
     return spent
 
@@ -101,7 +101,7 @@ async def spent(stack: Layout, client: httpx.AsyncClient, asked: Mapping[str, ob
 
 
 async def measure(count: int, timed: int, rest_s: int) -> None:
-    console, columns = Console(width=110), dict[str, dict[str, float]]()
+    console, columns = Console(width=max(110, Console().width)), dict[str, dict[str, float]]()
     for pieces, loads in LOADS.items():
         more = ("--chunk-tokens", str(max(1, TOKENS_PER_CHUNK * PIECES // pieces)))
         async with stack_of(CALL_MS, *more) as stack, httpx.AsyncClient(base_url=stack.url, timeout=70) as client:

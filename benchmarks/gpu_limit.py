@@ -179,7 +179,7 @@ def main() -> None:
     options.add_argument("--strategy", choices=SIZES, default="council")
     options.add_argument("--agents", type=int, choices=range(1, len(ROLES) + 1))
     options.add_argument("--one-role", action="store_true", help="all agents have the same role")
-    options.add_argument("--instructions-first", action="store_true", help="another layout, see docs/decisions/0095")
+    options.add_argument("--instructions-first", action="store_true", help="another layout, see docs/decisions/0074")
     options.add_argument("--task-tokens", type=int, default=2_000)
     options.add_argument("--at-once", type=int, default=50, help="C, the deliberations at once")
     options.add_argument("--usable", type=float, default=0.5, help="the usable share of the card's operations")
@@ -201,7 +201,7 @@ def main() -> None:
         parts = (1_000 * seconds for seconds in (found.prefill, found.weights, found.cache))
         cells = (f"{computed:,.0f}", f"{share:.3f}", *(f"{part:,.0f}" for part in parts))
         table.add_row(name, *cells, f"{found.rate:.2f}", f"{found.latency:.1f}")
-    Console(width=140).print(table)
+    Console(width=max(140, Console().width)).print(table)
     held, room = given.at_once * load.held * model.cache_bytes, 0.9 * card.memory - model.weight_bytes
     print(f"The caches of {given.at_once} take {held / 1e9:.1f} GB of the {room / 1e9:.1f} GB beside the weights.")
 

@@ -3,7 +3,7 @@
 PYTHON is the interpreter of an environment of its own with `pip install "langgraph-cli[inmem]" langchain-openai`. The
 server runs in memory, with `--jobs` runs at once. Its graph makes the calls of one `independent` at once and streams
 each; `POST /runs/wait` returns their texts. LangChain's `ChatOpenAI` makes the calls, or with `--bare` one session of
-aiohttp. The product is the whole stack with tokens streamed.
+aiohttp. The product is the whole stack with tokens streamed. CPU is that of all processes of each side but the engine.
 """
 
 import argparse
@@ -11,9 +11,11 @@ import json
 import os
 import statistics
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 import uvloop
@@ -22,7 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bench import AGENTS, CALL_MS, LIMITS, Product, Sample, calls, closed_loop, stack_of
-from benchmarks.cores import process
+from benchmarks.cores import cpu_s, process
+from benchmarks.footprint import SIMULATOR, ticks_by_part
 from serve_deployments.engine.request_body import request_body
 from tests.conftest import free_port
 
@@ -96,7 +99,8 @@ class _Asked(argparse.Namespace):
 class Server:
     """LangGraph's server over HTTP."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, leader: int) -> None:
+        self.leader = leader
         transport = AiohttpTransport(limits=LIMITS)
         self._client = httpx.AsyncClient(base_url=url, transport=transport, timeout=httpx.Timeout(120))
 
@@ -122,36 +126,56 @@ async def langgraph_server(asked: _Asked, engine_url: str, bodies: list[object])
         )
         environment = {"LANGSMITH_TRACING": "false", "LANGGRAPH_CLI_NO_ANALYTICS": "1"}
         program = str(asked.python.absolute().with_name("langgraph"))
-        async with process(port, program, *options, python=str(asked.python.absolute()), cwd=directory, **environment):
-            server = Server(f"http://127.0.0.1:{port}")
+        async with process(
+            port, program, *options, python=str(asked.python.absolute()), cwd=directory, **environment
+        ) as leader:
+            server = Server(f"http://127.0.0.1:{port}", leader)
             yield server
             await server.close()
 
 
+class Measured(NamedTuple):
+    sample: Sample
+    cpu_ms: float
+
+
+async def measured(asked: _Asked, side: Product | Server, spent_s: Callable[[], float]) -> Measured:
+    """A side's rate, and its CPU for each deliberation."""
+    await closed_loop(asked.in_flight, round(asked.count * WARM_UP), side.once)
+    before_s = spent_s()
+    sample = await closed_loop(asked.in_flight, asked.count, side.once)
+    return Measured(sample, 1_000 * (spent_s() - before_s) / asked.count)
+
+
+def product_s(mark: str) -> float:
+    ticks = ticks_by_part(mark)
+    return (ticks.total() - ticks[SIMULATOR]) / os.sysconf("SC_CLK_TCK")
+
+
 async def main(asked: _Asked) -> None:
-    in_flight, count = asked.in_flight, asked.count
     os.environ["STREAM_DELTAS"] = "true"
-    found: dict[str, list[Sample]] = {"product": [], "LangGraph's server": []}
+    found: dict[str, list[Measured]] = {"product": [], "LangGraph's server": []}
     async with stack_of(CALL_MS) as stack:
         product, engine_url = Product(stack.url), stack.engine_urls[0]
         async with httpx.AsyncClient() as client:
             model = (await client.get(f"{engine_url}/v1/models")).json()["data"][0]["id"]
         bodies = [json.loads(request_body(call, model, call.seed, stream=True)) for call in calls()]
         for _ in range(ROUNDS):
-            await closed_loop(in_flight, round(count * WARM_UP), product.once)
-            found["product"].append(await closed_loop(in_flight, count, product.once))
+            found["product"].append(await measured(asked, product, partial(product_s, stack.mark)))
             async with langgraph_server(asked, engine_url, bodies) as server:
-                await closed_loop(in_flight, round(count * WARM_UP), server.once)
-                found["LangGraph's server"].append(await closed_loop(in_flight, count, server.once))
+                found["LangGraph's server"].append(await measured(asked, server, partial(cpu_s, server.leader)))
         await product.close()
-    table = Table("", "each second", "p50, ms", title=f"{in_flight} in flight, {CALL_MS} ms a call, simulated engine")
-    for name, samples in found.items():
-        rates = ", ".join(f"{sample.per_second:.1f}" for sample in samples)
-        table.add_row(name, rates, ", ".join(f"{sample.p50_ms:.0f}" for sample in samples))
-    console = Console(width=100)
+    title = f"{asked.in_flight} in flight, {CALL_MS} ms a call, simulated engine, {os.cpu_count()} cores"
+    table = Table("", "each second", "p50, ms", "CPU of each, ms", title=title)
+    for name, rounds in found.items():
+        columns = zip(*((f"{of.per_second:.1f}", f"{of.p50_ms:.0f}", f"{ms:.1f}") for of, ms in rounds), strict=True)
+        table.add_row(name, *map(", ".join, columns))
+    console = Console(width=max(100, Console().width))
     console.print(table)
-    ratio = statistics.median(a.per_second / b.per_second for a, b in zip(*found.values(), strict=True))
-    console.print(f"product over LangGraph's server: {ratio:.1f}")
+    rounds = list(zip(*found.values(), strict=True))
+    rate = statistics.median(ours.sample.per_second / theirs.sample.per_second for ours, theirs in rounds)
+    cpu = statistics.median(ours.cpu_ms / theirs.cpu_ms for ours, theirs in rounds)
+    console.print(f"product over LangGraph's server: {rate:.1f} of its rate, {cpu:.2f} of its CPU")
 
 
 if __name__ == "__main__":

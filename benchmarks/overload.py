@@ -122,27 +122,27 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 class Ends:
-    """The ends in the log, each with the moment at which it was heard."""
+    """The ends in the log, each with the moment at which it was received."""
 
     def __init__(self) -> None:
-        self.heard: dict[str, tuple[float, str]] = {}
+        self.received: dict[str, tuple[float, str]] = {}
         self._changed = asyncio.Event()
 
-    def take(self, record: Record) -> None:
+    def on_record(self, record: Record) -> None:
         """Called for every `end` as it is stored."""
         status = event_type(record.data).removeprefix("deliberation.")
-        self.heard[record.tokens[2]] = (time.perf_counter(), status)
+        self.received[record.tokens[2]] = (time.perf_counter(), status)
         self._changed.set()
 
     def completed_between(self, began_s: float, ended_s: float) -> int:
-        """Completed deliberations with an end that was heard in that time."""
-        return sum(status == "completed" and began_s <= at_s < ended_s for at_s, status in self.heard.values())
+        """Completed deliberations with an end that was received in that time."""
+        return sum(status == "completed" and began_s <= at_s < ended_s for at_s, status in self.received.values())
 
     async def of(self, ids: set[str], within_s: float) -> None:
         """Wait until all of these have ended, at most so long."""
         try:
             async with asyncio.timeout(within_s):
-                while not ids <= self.heard.keys():
+                while not ids <= self.received.keys():
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
@@ -238,7 +238,7 @@ class Load:
         """Wait for the ends of what was accepted, count them, and close the connections."""
         await self._ends.of(self.ids, within_s=self._plan.timeout_s + 10)
         self.findings.accepted = len(self.ids)
-        self.findings.ends = Counter(self._ends.heard[id][1] for id in self.ids if id in self._ends.heard)
+        self.findings.ends = Counter(self._ends.received[id][1] for id in self.ids if id in self._ends.received)
         await self._client.aclose()
 
 
@@ -293,7 +293,7 @@ async def run(plan: Plan, modes: Sequence[str], data_dir: Path) -> list[Findings
         )
         cleanup.push_async_callback(journal.close)
         ends = Ends()
-        await journal.subscribe(["deliberations.*.*.end"], ends.take)
+        await journal.subscribe(["deliberations.*.*.end"], ends.on_record)
         urls = [layout.url for layout in await beside(stack, plan.gateways, cleanup)]
         peak_per_s = await peak(urls, plan, ends)
         return [

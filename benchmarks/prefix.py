@@ -1,9 +1,9 @@
-"""`python -m benchmarks.prefix [--beside REVISION]`: the share of prompt tokens that engines find in their caches.
+"""`python -m benchmarks.prefix [--ideal | --round | --beside REVISION]`: the cached share of prompt tokens.
 
-Without the option: 200 councils over several engines, by the product's routing and by the fewest requests in flight,
-beside one engine whose cache has room for all. Then each strategy's cached share beside the highest that any layout of
-its prompts could reach (`benchmarks.prefill`). With the option: by strategy on one engine, the prompt tokens of a
-deliberation, the share that is cached, and what they cost, in this checkout and in an earlier revision.
+Without an option: 200 councils over several engines, by the product's routing and by the fewest requests in flight,
+beside one engine whose cache has room for all. `--ideal`: each strategy's cached share beside the highest that any
+layout of its prompts could reach (`benchmarks.prefill`). `--round`: by strategy on one engine, the prompt tokens of a
+deliberation, the share that is cached, and what they cost. `--beside`: the same here and in an earlier revision.
 
 SIMULATED: prompts, seeds and routing are the product's; texts and cache (vLLM's blocks of 16 tokens) the simulator's. A
 replica of each role knows its own requests only. Time is virtual: 20,000 uncached prompt tokens a second, and 20 ms for
@@ -299,12 +299,12 @@ def prefix_first(deliberation: str, engines: Sequence[ReplicaView]) -> ReplicaVi
 def ideals(councils: int = 20) -> Iterator[tuple[str, ...]]:
     """By strategy, length of task and number of engines: tokens of a deliberation, and the achieved shares' ratios.
 
-    A ratio is the achieved cached share over 1 - floor ÷ prompt tokens; none where a strategy's prompts share nothing.
+    A ratio is the achieved cached share over 1 - floor ÷ prompt tokens. `auto` has the figures of `council`.
     """
     from benchmarks.prefill import Floors
 
-    for task_tokens in TASK_TOKENS:
-        for strategy, size in SIZES.items():
+    for task_tokens in (min(TASK_TOKENS), max(TASK_TOKENS)):
+        for strategy, size in {**STRATEGIES_SHOWN, "execute": 3}.items():
             achieved: list[float] = []
             for engines in (1, 4):
                 floors = Floors()
@@ -316,7 +316,7 @@ def ideals(councils: int = 20) -> Iterator[tuple[str, ...]]:
             computed = (1 - achieved[0]) * fleet.prompt_tokens
             tokens = (fleet.prompt_tokens, computed, floors.once, floors.in_order)
             ratios = (
-                [f"{share / (1 - floor / fleet.prompt_tokens):.3f}" for share in achieved] if size > 1 else ["-", "-"]
+                [f"{share / (1 - floor / fleet.prompt_tokens):.3f}" for share in achieved]
                 for floor in (floors.once, floors.in_order)
             )
             yield (
@@ -328,8 +328,8 @@ def ideals(councils: int = 20) -> Iterator[tuple[str, ...]]:
             )
 
 
-def main() -> None:
-    """Print the routing's figures beside the alternative's, then the achieved shares beside the ideal ones."""
+def print_routing() -> None:
+    """Print the routing's figures beside the alternative's."""
     from rich.console import Console
     from rich.table import Table
 
@@ -346,8 +346,8 @@ def main() -> None:
         title=f"SIMULATED: {COUNCILS} councils, strategy council, times in virtual seconds",
     )
     routes: dict[str, Route] = {"fewest in flight": least_in_flight, "prefix first": prefix_first}
-    for roles in (ROLES[:3], ROLES[:1] * 3, ROLES):
-        for engines, in_flight in ((4, 50), (4, 8), (4, 200), (3, 20), (8, 100)):
+    for roles in (ROLES[:3], ROLES[:1] * 3):
+        for engines, in_flight in ((4, 8), (4, 200), (8, 100)):
             council: dict[str, Any] = {"size": len(roles), "roles": roles}
             one = Fleet(least_in_flight, 1, blocks_max=sys.maxsize, **council).run(COUNCILS, in_flight).cached_share
             for name, route in routes.items():
@@ -363,7 +363,14 @@ def main() -> None:
                     f"{median(fleet.seconds):.1f}",
                     f"{quantiles(fleet.seconds, n=20)[-1]:.1f}",
                 )
-    Console(width=140).print(table)
+    Console(width=max(140, Console().width)).print(table)
+
+
+def print_ideals() -> None:
+    """Print the achieved shares beside the ideal ones."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(
         "strategy, agents",
         "task",
@@ -381,15 +388,17 @@ def main() -> None:
     )
     for row in ideals():
         table.add_row(*row)
-    Console(width=140).print(table)
+    Console(width=max(140, Console().width)).print(table)
 
 
 if __name__ == "__main__":
     if "--round" in sys.argv:
         print(json.dumps(round_()))
+    elif "--ideal" in sys.argv:
+        print_ideals()
     elif sys.argv[1:]:
         from benchmarks.beside import compare
 
         compare(__file__, __doc__, rounds=1)
     else:
-        main()
+        print_routing()

@@ -70,7 +70,7 @@ class Viewer:
         named = "&".join(f"deliberation={each}" for each in self.deliberation_ids)
         return f"/events?{named}&deltas=true&after=0"
 
-    def take(self, frame: Frame) -> None:
+    def feed(self, frame: Frame) -> None:
         """Record an event, and compare its text with the rebuilt one."""
         if frame.id is not None:
             self.cursor = frame.id
@@ -126,7 +126,7 @@ class Viewer:
                 return
             chunk = (await reader.readexactly(size + 2))[:-2]
             for frame in decoder.feed(chunk):
-                self.take(frame)
+                self.feed(frame)
                 if len(self.shown) == position:
                     break
             self.progress.set()
@@ -250,7 +250,7 @@ async def measure(streams: int, reconnects: int, seed: int) -> int:
     texts = sum(len(each) for viewer in viewers for each in viewer.texts.values())
     broken = sum(viewer.reconnects for viewer in viewers)
     table.add_row(*map(str, (len(viewers), broken, received, texts, len(faults))), f"{time.monotonic() - began:.0f}")
-    console = Console(width=100)
+    console = Console(width=max(100, Console().width))
     console.print(table)
     for fault in faults[:20]:
         console.print(fault)

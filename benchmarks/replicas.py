@@ -73,7 +73,7 @@ async def main(in_flight: int, count: int) -> None:
         found = await measure(gateways, coordinators, in_flight, count)
         rates = f"{found.sample.per_second:.0f}", f"{found.sample.p50_ms:.0f}", str(found.lost)
         table.add_row(str(gateways), str(coordinators), *rates, *(f"{each:.1f}" for each in found.cpu_ms.values()))
-    console = Console(width=130)
+    console = Console(width=max(130, Console().width))
     console.print(table)
     console.print(f"{os.cpu_count()} cores. Load over the last minute: {os.getloadavg()[0]:.1f}")
 

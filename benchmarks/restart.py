@@ -121,7 +121,7 @@ def show(
         table.add_row(name, *size, *(f"{median:.2f}" for median in medians))
     listens = [[start.listens_s for start in starts[sent]] for sent in SIGNALS]
     table.add_row("the port listens", "", "", *(f"{statistics.median(each):.2f}" for each in listens))
-    console = Console(width=110)
+    console = Console(width=max(110, Console().width))
     console.print(table)
     for sent in SIGNALS:
         seconds = ", ".join(f"{max(start.streams_s.values()):.2f}" for start in starts[sent])

@@ -19,15 +19,16 @@ async def round_() -> dict[str, float]:
     """One round in the tree that is imported."""
     from app.deliberation import outputs
     from app.deliberation.calls import Check
+    from serve_deployments.node_directory.directory import NodeDirectory
     from serve_deployments.sandbox.checks import Sandbox
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    sandbox = Sandbox()
+    sandbox = Sandbox(NodeDirectory())
 
     async def ms(tests: int) -> float:
         cases = tuple(outputs.TestCase(name=f"{n}", call="f", arguments=[n], expected=2 * n) for n in range(tests))
         program, began_s = Check(code="def f(x): return 2 * x", tests=cases, timeout_s=5, memory_mb=256), perf_counter()
-        report = await sandbox.report(program, 60.0)
+        report = await sandbox.report(program, "acme", 60.0)
         assert len(report.outcomes) == tests and all(outcome.passed for outcome in report.outcomes), report
         return (perf_counter() - began_s) * 1_000
 

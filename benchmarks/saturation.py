@@ -95,11 +95,11 @@ class Bench:
 
     @asynccontextmanager
     async def answering(self, subject: str, place: int, messages: Sequence[Message]) -> AsyncGenerator[None]:
-        """Store `messages` for each message heard on `subject`, which has the deliberation's id at `place`."""
+        """Store `messages` for each message on `subject`, which has the deliberation's id at `place`."""
         async with BareClient.connect(self.url) as bare:
 
-            async def answer(heard: Msg) -> None:
-                id = heard.subject.split(".")[place].encode()
+            async def answer(message: Msg) -> None:
+                id = message.subject.split(".")[place].encode()
                 await bare.store(self.recording.block(messages, id))
 
             subscription = await self.client.subscribe(subject, cb=answer)
@@ -110,8 +110,8 @@ class Bench:
         """Store acceptances, and wait for as many ends."""
         ends, all_ended = count(1), asyncio.Event()
 
-        async def end(heard: Msg) -> None:
-            assert event_type(heard.data) == "deliberation.completed", heard.data
+        async def end(message: Msg) -> None:
+            assert event_type(message.data) == "deliberation.completed", message.data
             if next(ends) == total:
                 all_ended.set()
 
@@ -231,7 +231,7 @@ async def main(names: Sequence[str], total: int) -> None:
                     f"{rate.rest:.0%}",
                     f"{rate.per_s * each / rate.alone:,.0f}",
                 )
-    console = Console(width=110)
+    console = Console(width=max(110, Console().width))
     console.print(table)
     console.print(f"≥: its core was not full. Load over the last minute: {os.getloadavg()[0]:.1f}")
 

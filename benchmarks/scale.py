@@ -16,6 +16,7 @@ from rich.table import Table
 
 from app.cli.stack.supervisor import marked
 from benchmarks.bench import Product, Sample, closed_loop, stack_of
+from benchmarks.cores import part_of
 
 CALL_MS = 60_000
 SUBMITTED_AT_ONCE = 50
@@ -29,7 +30,7 @@ def resident_kb(mark: str) -> Counter[str]:
     """The resident memory of each part of the stack; those of Ray are named by their command."""
     found = Counter[str]()
     for process in marked(mark):
-        part = process.command.split()[0] if process.command.startswith("ray::") else process.child
+        part = part_of(process)
         status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
         found[part] += int(status.partition("VmRSS:")[2].split()[0])
     return found
@@ -62,7 +63,7 @@ async def measure(count: int) -> None:
     )
     for part, kb in after.most_common():
         table.add_row(part, f"{before[part] / 1_000:.0f}", f"{kb / 1_000:.0f}", f"{(kb - before[part]) / count:.1f}")
-    console = Console(width=100)
+    console = Console(width=max(100, Console().width))
     console.print(table)
     console.print(f"{sample.per_second:.0f} submissions/s, {SUBMITTED_AT_ONCE} at once, p99 {sample.p99_ms:.0f} ms")
 

@@ -72,7 +72,7 @@ async def measure(rounds: int) -> None:
         cells = [f"{statistics.median(each):,.0f} ({min(each):,.0f}-{max(each):,.0f})" for each in both]
         ratio = statistics.median(b / a for a, b in zip(*both, strict=True))
         table.add_row(figure, *cells, f"{ratio:.2f}")
-    Console(width=120).print(table)
+    Console(width=max(120, Console().width)).print(table)
     began_s = perf_counter()
     for _ in range(SIGNATURES):
         signers["with it"].headers("deliberations.acme.one.end", DATA)

@@ -159,7 +159,7 @@ async def measure(readers: int) -> int:
     kib = [f"{cost.process_kib:.1f}", f"{cost.unsent_kib:.1f}", f"{cost.each_kib:.1f}", str(COST_MAX_KIB)]
     there = readers - len(cost.gone_s)
     table.add_row(*kib, f"{min(cost.gone_s, default=0):.1f}–{last_s:.1f}", f"{GONE_MAX_S:g}", str(there))
-    Console(width=120).print(table)
+    Console(width=max(120, Console().width)).print(table)
     print(f"load over the last minute, at the end: {os.getloadavg()[0]:.1f}")
     return int(cost.each_kib > COST_MAX_KIB or last_s > GONE_MAX_S or there > 0)
 

@@ -75,7 +75,7 @@ async def measure(shares: list[float], rounds: int, count: int, agents: AgentRun
             pairs = zip(figures[share], figures[shares[0]], strict=True)
             cells += [f"{statistics.median(figures[share]):.1f}", f"{statistics.median(n / o for n, o in pairs):.3f}"]
         table.add_row(f"{share:.0%}", *cells)
-    Console(width=110).print(table)
+    Console(width=max(110, Console().width)).print(table)
     print(f"spans received: {len(spans.spans)}, without their parent: {len(spans.orphans())}")
 
 

@@ -108,12 +108,12 @@ async def _bare_server(nats_url: str, port: int) -> None:
         sockets.setdefault((await reader.readline()).decode().strip(), []).append(writer)
         writer.write(_FLOOR_STARTS)
 
-    async def take(message: Msg) -> None:
+    async def on_message(message: Msg) -> None:
         for writer in sockets.get(message.subject.split(".")[3], ()):
             writer.write(message.data)
 
     client = await nats.connect(nats_url)
-    await client.subscribe("live.deliberations.>", cb=take)
+    await client.subscribe("live.deliberations.>", cb=on_message)
     server = await asyncio.start_server(join, "127.0.0.1", port)
     await server.serve_forever()
 
@@ -146,7 +146,11 @@ async def _measure(
 
 async def measure(asked: _Asked) -> None:
     """Print the table."""
-    cores, count, console = separated() if asked.alone else None, asked.viewers, Console(width=140)
+    cores, count, console = (
+        separated() if asked.alone else None,
+        asked.viewers,
+        Console(width=max(140, Console().width)),
+    )
     table = Table(title=f"{count} viewers of one process, {asked.frames_per_s} frames a second each")
     for column in ("server", "deliberations", "frames", "p50 ms", "p99 ms", "max ms", "KB a viewer", "CPU", "opened s"):
         table.add_column(column, justify="right")

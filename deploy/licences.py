@@ -16,6 +16,8 @@ VENDORED = Path(__file__).parents[1] / "app" / "ui" / "vendor" / "vendor.json"
 # SPDX ids of licences that let this product be distributed under its own, with a copy of theirs.
 ALLOWED = {
     *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0", "PSF-2.0", "Zlib"),
+    # MIT's terms, and that no author's name advertises.
+    "MIT-CMU",
     # Of files: a changed file of certifi's would have to be published, and nothing else.
     "MPL-2.0",
 }

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import chdir, suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -23,7 +23,7 @@ from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.schema import ApplicationStatus
 
 from app.deliberation.errors import InvalidRequest
-from app.deliberation.roles import Role, roles_over_nats
+from app.deliberation.roles import Role, placed, run_by
 from app.deliberation.specification import TIMEOUT_S_MAX
 from app.process_settings import default_engines, load_roles
 from serve_deployments.arguments import ApplicationArgs, with_engines
@@ -39,7 +39,7 @@ REPORT_INTERVAL_S = 2.0
 LOOK_BACK_S = 15.0
 UPSCALE_DELAY_S = 5.0
 DOWNSCALE_DELAY_S = 20.0
-# The first use of a role waits for its replica: the last one stays longer.
+# The first use of a role waits for its replica: the last replica stays longer.
 DOWNSCALE_TO_ZERO_DELAY_S = 600.0
 WATCH_INTERVAL_S = 2.0
 DEPLOYED_POLL_S = 0.1
@@ -90,9 +90,17 @@ def _deployment(of: type) -> Deployment:
     return cast("Deployment", serve.deployment(of))
 
 
+def _roles_of(args: ApplicationArgs) -> Mapping[str, Role]:
+    roles = placed(load_roles(args.roles_file), args.agents)
+    for local in run_by("local", roles):
+        remedy = "give it `agents: ray` or `agents: nats`, or run `python -m serve_deployments.coordinator`"
+        raise InvalidRequest(f"role {local} runs in the process of a coordinator without Ray", f"roles.{local}", remedy)
+    return roles
+
+
 def build(args: ApplicationArgs) -> Application:
-    roles, engines = load_roles(args.roles_file), default_engines(args.engine_urls)
-    workers = roles_over_nats(roles, args.agents)
+    roles, engines = _roles_of(args), default_engines(args.engine_urls)
+    workers = run_by("nats", roles)
     agents: dict[str, Any] = {}
     for name, role in roles.items():
         if name in workers:
@@ -236,7 +244,7 @@ def main() -> None:
     """Deploy to the cluster at RAY_ADDRESS, also a starting one, print `ready`, and stay until SIGTERM."""
     arguments = ApplicationArgs()
     try:
-        load_roles(arguments.roles_file)
+        _roles_of(arguments)
         default_engines(arguments.engine_urls)
     except InvalidRequest as error:
         raise SystemExit(f"not deployed: {error}") from None

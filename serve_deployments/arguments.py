@@ -71,7 +71,7 @@ class ApplicationArgs(LogServer, RoleRules, PublicationRules, WorkspaceRules):
     )
 
 
-class CoordinatorArgs(LogLevel, ApplicationArgs):
+class CoordinatorArgs(LogLevel, WorkerDrain, ApplicationArgs):
     coordinator_host: str = setting("127.0.0.1", "Address of /healthz.", min_length=1)
     coordinator_port: int = setting(8084, "Port of /healthz; 0 takes a free one.", ge=0, le=65_535)
 

@@ -19,9 +19,9 @@ from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
 from app.log.stream_settings import Publication
+from app.observability.environment import tracer_of_environment
 from app.observability.logs import outlast_output
 from app.observability.process import settle_heap
-from app.observability.traces import tracer_of_environment
 from app.workspace.repositories import NO_REPOSITORIES, AllowedRepositories
 from serve_deployments.agent.agent import APPEND_TIMEOUT_S as AGENT_TIMEOUT_S
 from serve_deployments.agent.agent import AgentReplica
@@ -45,7 +45,7 @@ class RayAgents:
     async def run(self, request: StageRequest) -> None:
         try:
             response = self._handle.run_stage.remote(request.__pydantic_serializer__.to_json(request))
-            # Shielded: when the outcomes are heard first, Ray need not cancel a request that is about to return.
+            # Shielded: when the outcomes are received first, Ray need not cancel a request that is about to return.
             # Facts stop the calls of a stage that closes without them.
             await asyncio.shield(response)
         except (RayError, RayServeException) as error:
@@ -58,13 +58,13 @@ class RayAgents:
 
 
 def serve_identity() -> dict[str, Any]:
-    found = identity()
-    found["versions"]["ray"] = ray.__version__
+    described = identity()
+    described["versions"]["ray"] = ray.__version__
     # Tests run replicas outside of Serve.
     with suppress(RayServeException):
         context = serve.get_replica_context()
-        found |= {"application": context.app_name, "deployment": context.deployment, "wanted": context.world_size}
-    return found
+        described |= {"application": context.app_name, "deployment": context.deployment, "wanted": context.world_size}
+    return described
 
 
 def _require_running(*tasks: asyncio.Task[Any]) -> None:
@@ -129,7 +129,8 @@ class Agent:
         ]
         settle_heap()
 
-    def check_health(self) -> None:
+    # Serve calls a function that is no coroutine in a thread.
+    async def check_health(self) -> None:
         _require_running(*self._tasks)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
@@ -182,14 +183,14 @@ class Coordinator:
         waiter = asyncio.get_running_loop().create_task(ready.wait())
         await asyncio.wait({self._serving, waiter}, return_when=asyncio.FIRST_COMPLETED)
         waiter.cancel()
-        self.check_health()
+        await self.check_health()
         settle_heap()
 
-    def check_health(self) -> None:
+    async def check_health(self) -> None:
         _require_running(self._serving)
 
     async def __del__(self) -> None:
-        """Called by Serve before the replica stops: its works are requeued at once."""
+        """Called by Serve before the replica stops: its executions are requeued at once."""
         self._serving.cancel()
         await asyncio.wait({self._serving})
         if self._tracer is not None:

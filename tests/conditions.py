@@ -4,16 +4,27 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 
+from nats.aio.client import Client
+
 from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
 from tests.fakes import InMemoryJournal
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
     """Return as soon as `condition` holds; fail after `timeout_s`."""
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+async def server_has_read(client: Client) -> None:
+    """Return once the server has read what the client sent.
+
+    The client sends the first ping before the commands that wait in its buffer, and the second after them.
+    """
+    await client.flush()
+    await client.flush()
 
 
 async def until_empty(journal: JetStreamJournal, stream: str, consumer: str, timeout_s: float = 30) -> None:

@@ -105,6 +105,12 @@ def logging_of_its_own() -> Iterator[None]:
     root.setLevel(level)
 
 
+@pytest.fixture
+def patient_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take longer to start a tool server than a replica waits for it."""
+    monkeypatch.setattr("serve_deployments.tools.servers.FIRST_WAIT_S", 30.0)
+
+
 @pytest.fixture(scope="session")
 def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     """One server for the whole run."""

@@ -12,6 +12,7 @@ from app.deliberation.decider import (
     Done,
     Finish,
     OpenStage,
+    Replay,
     RunStage,
     StrategyDefinition,
     decide,
@@ -35,10 +36,11 @@ from app.deliberation.facts import (
 from app.deliberation.fold import State, apply, fold
 from app.deliberation.ports import Appended, QueueState, Record, StreamState
 from app.deliberation.strategies import STRATEGIES
+from tests.memory_inputs import MemoryInputs
 
 # Tests of the core start without the schemas of HTTP.
 if TYPE_CHECKING:
-    from app.api.cluster_schemas import LogFigures
+    from app.api.installation import LogFigures
 
 
 def subject_matches(pattern: str, subject: str) -> bool:
@@ -73,8 +75,11 @@ class InMemoryJournal:
     records: list[Record] = field(default_factory=list[Record])
     replies: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
     services: dict[str, Callable[[bytes], bytes]] = field(default_factory=dict[str, Callable[[bytes], bytes]])
-    hearers: dict[str, list[Callable[[bytes], None]]] = field(default_factory=dict[str, list[Callable[[bytes], None]]])
+    callbacks: dict[str, list[Callable[[bytes], None]]] = field(
+        default_factory=dict[str, list[Callable[[bytes], None]]]
+    )
     refused: int = 0
+    inputs: MemoryInputs = field(default_factory=MemoryInputs)
     announced: dict[str, Announcement] = field(default_factory=dict[str, Announcement])
     responses: dict[str, AgentResponse] = field(default_factory=dict[str, AgentResponse])
     _last_sequence: int = 0
@@ -106,13 +111,16 @@ class InMemoryJournal:
     async def purge(self, tenant: str, deliberation_id: str) -> None:
         self._reachable()
         subject = prefix(tenant, deliberation_id)
-        self.announced.pop(deliberation_id, None)
-        self.responses = {key: each for key, each in self.responses.items() if each.task_id != deliberation_id}
+        self.responses = {key: told for key, told in self.responses.items() if told.task_id != deliberation_id}
         self.records = [
             record
             for record in self.records
             if not subject_matches(f"{subject}.>", record.subject) or record.subject == f"{subject}.deleted"
         ]
+
+    async def erase_announcement(self, tenant: str, deliberation_id: str, ended_at: datetime) -> None:
+        self._reachable()
+        self.announced.pop(deliberation_id, None)
 
     async def write(self, subject: str, data: bytes, *, accepts: Callable[[Record], bool] | None = None) -> Appended:
         self._reachable()
@@ -183,7 +191,9 @@ class InMemoryJournal:
         left = [each.sequence for each in accepted if each.subject.removesuffix(each.tokens[3]) not in ended]
         return QueueState(min(left, default=self._last_sequence + 1) - 1, len(left))
 
-    async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:
+    async def inquire(
+        self, subject: str, data: bytes = b"", *, timeout_s: float, replies_max: int = 1
+    ) -> list[dict[str, Any]]:
         return self.replies.get(subject, [])[:replies_max]
 
     async def ask(self, subject: str, data: bytes, *, timeout_s: float) -> bytes:
@@ -194,11 +204,12 @@ class InMemoryJournal:
 
     async def tell(self, subject: str, data: bytes) -> None:
         if self.available:
-            for deliver in self.hearers.get(subject, ()):
-                deliver(data)
+            for pattern, callbacks in self.callbacks.items():
+                for deliver in callbacks if subject_matches(pattern, subject) else ():
+                    deliver(data)
 
-    async def hear(self, subject: str, deliver: Callable[[bytes], None]) -> None:
-        self.hearers.setdefault(subject, []).append(deliver)
+    async def listen(self, subject: str, deliver: Callable[[bytes], None]) -> None:
+        self.callbacks.setdefault(subject, []).append(deliver)
 
     async def open(self) -> None: ...
 
@@ -209,7 +220,7 @@ class InMemoryJournal:
         return []
 
     async def figures(self) -> "LogFigures":
-        from app.api.cluster_schemas import LogFigures
+        from app.api.installation import LogFigures
 
         self._reachable()
         return LogFigures(server_version=None, streams=(), consumers=())
@@ -325,10 +336,12 @@ def drive(
     `run` returns what a stage's calls bring until the stage may close: outcomes, and views if they are wanted. Each
     event is yielded before the next one is made, so that a clock may move in between.
     """
-    sequence = state.last_sequence
+    sequence, replay = state.last_sequence, Replay()
     while True:
         stage: RunStage | None = None
-        decision = decide(state, clock(), definition)
+        now = clock()
+        decision = decide(state, now, definition, replay)
+        assert decision == decide(state, now, definition), "a decision that goes on is that of a whole replay"
         match decision:
             case OpenStage(fact, stage):
                 facts = (fact,)

@@ -4,10 +4,13 @@ import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from app.deliberation.specification import GitWorkspace
 from app.workspace.repositories import AllowedRepositories
+from serve_deployments.node_directory.directory import NodeDirectory
 from serve_deployments.sandbox.checks import Sandbox
+from serve_deployments.tools.toolbox import ToolFailure, ToolResult
 from serve_deployments.workspace.copies import Copies
 from serve_deployments.workspace.sources import Fetches, RepositoryCommit
 from serve_deployments.workspace.workspace import WorkspaceToolbox
@@ -58,16 +61,38 @@ def toolbox(
     folder: Path, repository: Path, commit: str, *, tenant: str = "acme", copies: Copies | None = None
 ) -> WorkspaceToolbox:
     """The toolbox of a workspace over a repository in `folder`, which is the only allowed prefix."""
-    source = source_of(repository, commit, tenant, allowed=AllowedRepositories((str(folder),)))
-    return WorkspaceToolbox(copies or copies_in(folder), Sandbox(), source)
+    allowed = AllowedRepositories((str(folder),))
+    source = source_of(repository, commit, tenant, allowed=allowed, node=node_of(folder))
+    return WorkspaceToolbox(copies or copies_in(folder), sandbox_in(folder), source)
 
 
 def source_of(
-    repository: Path | str, commit: str, tenant: str = "acme", *, allowed: AllowedRepositories
+    repository: Path | str,
+    commit: str,
+    tenant: str = "acme",
+    *,
+    allowed: AllowedRepositories,
+    node: NodeDirectory,
 ) -> RepositoryCommit:
     workspace = GitWorkspace(git=str(repository), ref="HEAD", commit=commit)
-    return RepositoryCommit(Fetches(allowed), workspace, tenant)
+    return RepositoryCommit(Fetches(allowed, node), workspace, tenant)
+
+
+def node_of(folder: Path) -> NodeDirectory:
+    return NodeDirectory(folder / "copies")
 
 
 def copies_in(folder: Path) -> Copies:
-    return Copies(folder / "copies")
+    return Copies(node_of(folder))
+
+
+def sandbox_in(folder: Path) -> Sandbox:
+    return Sandbox(node_of(folder))
+
+
+async def used(tools: WorkspaceToolbox, name: str, within_s: float = 30.0, **arguments: Any) -> ToolResult:
+    """A use of a tool; a failure is a result that has `failed`."""
+    try:
+        return await tools.use(name, arguments, within_s)
+    except ToolFailure as failure:
+        return ToolResult(f"{failure.code}: {failure.detail}", failed=True)

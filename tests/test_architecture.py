@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.import_graph import ROOT, circle_in, imported_names, module_of
+
 PACKAGES = ("app", "serve_deployments")
+BESIDE_THE_PRODUCT = ("tests", "benchmarks", "deploy", "sdk", "docsite", "examples")
 
 # The pure core: nothing here can wait, read a clock or an environment, draw by chance, log, or reach another machine.
 PURE_STDLIB = {
@@ -40,10 +42,13 @@ IMPURE_CALLS = {"now", "utcnow", "today", "open", "print", "input", "eval", "exe
 # The gateway's side, bottom up: a package imports only from itself and from packages above it in this list.
 GATEWAY = (
     "app.sse",
+    "app.control_characters",
     "app.secret_files",
     "app.tenant_slots",
+    "app.bounded_child",
     "app.deliberation",
     "app.workspace",
+    "app.inputs",
     "app.api",
     "app.log",
     "app.process_settings",
@@ -55,6 +60,7 @@ GATEWAY = (
     "app.lifecycle",
     "app.observability",
     "app.streaming",
+    "app.operations",
     "app.routes",
     "app.facades",
     "app.facades.mcp",
@@ -69,8 +75,10 @@ GATEWAY = (
 # The cluster's side shares the pure core and what reaches the log, and no process with the gateway.
 CLUSTER = (
     "app.sse",
+    "app.control_characters",
     "app.secret_files",
     "app.tenant_slots",
+    "app.bounded_child",
     "app.deliberation",
     "app.workspace",
     "app.log",
@@ -79,6 +87,7 @@ CLUSTER = (
     "app.observability",
     "serve_deployments.ray_start",
     "serve_deployments.identity",
+    "serve_deployments.node_directory",
     "serve_deployments.sandbox",
     "serve_deployments.tools",
     "serve_deployments.workspace",
@@ -111,12 +120,16 @@ DRIVERS: dict[str, tuple[str, ...]] = {
     "aiohappyeyeballs": ("serve_deployments.engine",),
     "aiohttp": ("serve_deployments.engine", "app.webhooks.sender"),
     "uvicorn": ("app.routes", "app.main", "app.cli", "serve_deployments.simulator"),
-    "typer": ("app.cli", "serve_deployments.simulator"),
+    "typer": ("app.cli", "serve_deployments.simulator", "serve_deployments.agent.__main__"),
     "rich": ("app.cli",),
     "mcp": ("app.facades.mcp", "app.cli", "serve_deployments.tools"),
     "mcp_types": ("app.facades.mcp", "serve_deployments.tools"),
     "requests": (),
     "opentelemetry": ("app.observability",),
+    "pypdf": ("app.inputs",),
+    "docx": ("app.inputs",),
+    "PIL": ("app.inputs",),
+    "charset_normalizer": ("app.inputs",),
 }
 
 # The functions that may catch an error of any kind. A defect in one deliberation, call or delivery does not end the
@@ -149,12 +162,8 @@ class Source:
 @cache
 def modules() -> dict[str, Source]:
     """The modules of the product by dotted name."""
-    found: dict[str, Source] = {}
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            parts = path.relative_to(ROOT).with_suffix("").parts
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = source_of(path.read_text())
-    return found
+    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    return {module_of(path.relative_to(ROOT)): source_of(path.read_text()) for path in paths}
 
 
 def source_of(text: str) -> Source:
@@ -174,7 +183,7 @@ def read(node: ast.AST, function: str, source: Source) -> None:
     """Add to the source what the rules read off a node in this function."""
     match node:
         case ast.Import() | ast.ImportFrom():
-            source.imports += imports(node)
+            source.imports += imported_names(node)
         case ast.Call():
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             source.calls.append((node.lineno, name))
@@ -186,15 +195,6 @@ def read(node: ast.AST, function: str, source: Source) -> None:
             source.globals.append(node.lineno)
         case _:
             pass
-
-
-def imports(node: ast.Import | ast.ImportFrom) -> list[str]:
-    """Every dotted name that is imported: of `from a import b` both `a` and `a.b`."""
-    if isinstance(node, ast.Import):
-        return [name.name for name in node.names]
-    assert node.level == 0, "imports are absolute"
-    assert node.module is not None
-    return [node.module, *(f"{node.module}.{name.name}" for name in node.names)]
 
 
 def _broad(caught: ast.expr | None) -> bool:
@@ -228,7 +228,7 @@ def test_the_product_is_read() -> None:
         "app.deliberation.decider",
         "serve_deployments.coordinator.coordinator",
     } <= modules().keys()
-    assert "app.deliberation.fold" in modules()["app.deliberation.decider"].imports
+    assert "app.deliberation.fold.State" in modules()["app.deliberation.decider"].imports
 
 
 def test_the_core_imports_the_pure_part_of_the_standard_library_and_pydantic_alone() -> None:
@@ -269,6 +269,45 @@ def test_a_package_imports_only_from_packages_above_it_in_the_list() -> None:
     assert faults == []
 
 
+def test_no_imports_form_a_circle() -> None:
+    """Imports for type checkers alone count too: a reader follows them, and one of them soon runs."""
+    assert circle_in({module: source.imports for module, source in modules().items()}) == []
+
+
+def test_a_circle_is_told_in_the_order_of_its_imports() -> None:
+    circle = {"a": ["b.Name", "json"], "b": ["c.d.Name"], "c.d": ["a"], "e": ["a", "b"]}
+    assert circle_in(circle) in (["a", "b", "c.d", "a"], ["b", "c.d", "a", "b"], ["c.d", "a", "b", "c.d"])
+    assert circle_in({**circle, "c.d": ["e.f"], "e": []}) == []
+
+
+def test_no_module_imports_from_a_test_module() -> None:
+    """What tests share stands in a module beside them, with a name that says what it holds."""
+    paths = [path for folder in BESIDE_THE_PRODUCT for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert Path(__file__) in paths
+    faults = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in paths
+        for name in imports_of(path.read_text())
+        if re.search(r"^tests\.(.*\.)?test_", name)
+    ]
+    assert faults == [], "move what is shared to a module beside them, with a name that says what it holds"
+
+
+@pytest.mark.parametrize(
+    "text", ["from tests.unit.test_a import b", "from tests.unit import test_a", "def f():\n    import tests.test_a"]
+)
+def test_an_import_from_a_test_module_is_found_however_it_is_written(text: str) -> None:
+    assert any(re.search(r"^tests\.(.*\.)?test_", name) for name in imports_of(text))
+
+
+def imports_of(text: str) -> list[str]:
+    """The names of imports alone; texts that name no test module after `import` are not parsed."""
+    if not re.search(r"^\s*(from|import)\s.*\btest_|^\s*from tests\S* import \(", text, re.MULTILINE):
+        return []
+    nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom))
+    return [name for node in nodes for name in imported_names(node)]
+
+
 def test_a_facade_imports_neither_another_one_nor_the_gateway() -> None:
     """A package below `app.facades` is a façade; the modules beside it are the base."""
     below = {path.parent.name for path in (ROOT / "app" / "facades").glob("*/__init__.py")}
@@ -299,11 +338,11 @@ def test_a_driver_is_imported_only_by_its_packages(driver: str) -> None:
 
 
 def test_no_public_type_name_is_defined_twice() -> None:
-    places: dict[str, list[str]] = {}
+    modules_of: dict[str, list[str]] = {}
     for module, source in modules().items():
         for name in source.types:
-            places.setdefault(name, []).append(module)
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+            modules_of.setdefault(name, []).append(module)
+    assert {name: names for name, names in modules_of.items() if len(names) > 1} == {}
 
 
 def types_defined(tree: ast.Module) -> Iterator[str]:
@@ -342,6 +381,34 @@ def test_any_error_is_caught_at_the_named_places_alone() -> None:
     assert broad == BROAD_EXCEPTS
 
 
+def test_the_document_lists_the_packages_of_each_driver() -> None:
+    rows = (
+        f"| `{driver}` | {', '.join(f'`{name}`' for name in names) or 'nowhere'} |" for driver, names in DRIVERS.items()
+    )
+    assert "\n".join(rows) in document()
+
+
+def test_the_document_lists_the_functions_that_catch_any_error() -> None:
+    rule = re.search(r"^- `except Exception` .*?(?=^- )", document(), re.MULTILINE | re.DOTALL)
+    assert rule is not None
+    assert set(re.findall(r"`(\w+(?:\.\w+)+)`", rule[0])) == {".".join(place) for place in BROAD_EXCEPTS}
+
+
+def test_the_document_has_a_row_for_everything_on_top_of_the_gateways_package() -> None:
+    rows = re.findall(r"^\| (`app/.*?) \|", document(), re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`(app/[^`]*?)/?`", row)}
+    entries = {f"app/{path.name}" for path in (ROOT / "app").iterdir() if path.suffix != ".pyc"}
+    assert entries - {"app/__init__.py", "app/__pycache__"} - listed == set(), (
+        "add a row to the packages of ARCHITECTURE.md"
+    )
+    assert {name for name in listed if not (ROOT / name).exists()} == set(), "remove the row of what is gone"
+
+
+@cache
+def document() -> str:
+    return (ROOT / "ARCHITECTURE.md").read_text()
+
+
 def test_no_suppression_covers_any_error() -> None:
     faults = [f"{module}:{line}" for module, source in modules().items() for line in source.broad_suppressions]
     assert faults == []
@@ -362,7 +429,7 @@ def test_no_module_has_global_state_that_functions_rebind() -> None:
     ],
 )
 def test_an_import_is_found_however_it_is_written(source: str, name: str) -> None:
-    assert any(within(each, name) for each in source_of(source).imports)
+    assert any(within(imported, name) for imported in source_of(source).imports)
 
 
 @pytest.mark.parametrize(
@@ -380,8 +447,8 @@ def test_a_broad_except_is_found_however_it_is_written(caught: str, functions: s
 
 
 def test_calls_suppressions_and_globals_are_found() -> None:
-    found = source_of(
+    read = source_of(
         "def f():\n    global a\n    a = datetime.now()\n    with suppress(OSError, Exception):\n        g()"
     )
-    assert sorted(found.calls) == [(3, "now"), (4, "suppress"), (5, "g")]
-    assert (found.broad_suppressions, found.globals) == ([4], [2])
+    assert sorted(read.calls) == [(3, "now"), (4, "suppress"), (5, "g")]
+    assert (read.broad_suppressions, read.globals) == ([4], [2])

@@ -29,6 +29,7 @@ ACCESS: Mapping[str, tuple[Scope, ...] | None] = {
     "cancel_response": ("submit", "read"),
     "delete_response": ("submit",),
     "list_input_items": ("read",),
+    "refuse_operation": ("submit", "read"),
     "run_agent": ("submit", "read"),
     "connect_agent": ("read",),
     "approve_plan": ("submit", "read"),
@@ -37,6 +38,16 @@ ACCESS: Mapping[str, tuple[Scope, ...] | None] = {
     "call_a2a": (),
     "get_agent_card": None,
     "get_plan": ("read",),
+    "create_file": ("submit",),
+    "list_files": ("read",),
+    "get_file": ("read",),
+    "get_file_content": ("read",),
+    "delete_file": ("submit",),
+    "create_openai_file": ("submit", "read"),
+    "list_openai_files": ("read",),
+    "get_openai_file": ("read",),
+    "get_openai_file_content": ("read",),
+    "delete_openai_file": ("submit",),
     "list_deliberations": ("read",),
     "get_deliberation": ("read",),
     "read_deliberation_events": ("read",),
@@ -51,8 +62,7 @@ ACCESS: Mapping[str, tuple[Scope, ...] | None] = {
     "list_models": ("read",),
     "get_model": ("read",),
     "get_metrics": ("admin",),
-    "get_cluster": ("admin",),
-    "get_diagnosis": ("admin",),
+    "get_status": ("admin",),
     "list_keys": ("admin",),
     "create_key": ("admin",),
     "revoke_key": ("admin",),
@@ -107,7 +117,7 @@ class Access:
         origins: Collection[str] = (),
         hosts: Collection[str] = (),
     ) -> None:
-        """`origins` are those of other sites' pages that may send requests, `hosts` the names of this site."""
+        """`origins` are the origins of other sites' pages that may send requests, `hosts` the names of this site."""
         assert (keyring is None) == (sessions is None), "keys and sessions are signed with one pepper"
         self.keyring = keyring
         self.sessions = sessions
@@ -140,11 +150,11 @@ class Access:
         caller: Caller | None = scope.get("caller")
         if caller is None:
             caller = scope["caller"] = self._authenticate(scope)
-            rate = self._rates.take(caller.tenant)
+            rate = self._rates.admit(caller.tenant)
             scope["rate_headers"] = self._rates.headers(rate)
             if not rate.admitted:
                 raise RateLimited(self._rates.per_minute, rate.reset_s)
-        missing = [each for each in needed if each not in caller.scopes]
+        missing = [right for right in needed if right not in caller.scopes]
         if missing:
             raise InsufficientScope(needed, missing)
 
@@ -153,21 +163,21 @@ class Access:
 
         HTTP/1.0 has requests without Host; they pass where any Host does.
         """
-        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if not self.development and not self._hosts:
-            return len(given) <= 1
-        return len(given) == 1 and known_host(given[0], self._hosts)
+            return len(hosts) <= 1
+        return len(hosts) == 1 and known_host(hosts[0], self._hosts)
 
     def _same_site(self, scope: AsgiScope) -> bool | None:
         return same_site(Headers(scope=scope), scope["scheme"], self._origins)
 
     def _authenticate(self, scope: AsgiScope) -> Caller:
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if not given:
+        credentials = [value for name, value in scope["headers"] if name == b"authorization"]
+        if not credentials:
             return self._session(scope)
-        scheme, _, key = given[0].decode("latin-1").partition(" ")
-        if len(given) > 1 or scheme.lower() != "bearer":
-            raise Unauthenticated("Send one Authorization header with the scheme Bearer.", given=True)
+        scheme, _, key = credentials[0].decode("latin-1").partition(" ")
+        if len(credentials) > 1 or scheme.lower() != "bearer":
+            raise Unauthenticated("Send one Authorization header with the scheme Bearer.", credential_sent=True)
         return self.holder(key.strip()).caller
 
     def _keys(self) -> Keyring:
@@ -184,25 +194,25 @@ class Access:
         keyring = self._keys()
         held = keyring.holder(key)
         if held is None:
-            raise Unauthenticated("This key does not exist.", given=True)
+            raise Unauthenticated("This key does not exist.", credential_sent=True)
         if keyring.good(held.fact.key_id) is None:
-            raise Unauthenticated("This key has been revoked.", given=True)
+            raise Unauthenticated("This key has been revoked.", credential_sent=True)
         if self.now_s() >= held.expires_at_s:
-            raise Unauthenticated("This key has expired.", given=True)
+            raise Unauthenticated("This key has expired.", credential_sent=True)
         return held
 
     def _session(self, scope: AsgiScope) -> Caller:
         token = session_token(scope)
         if token is None:
-            raise Unauthenticated("This operation requires a key.", given=False)
+            raise Unauthenticated("This operation requires a key.", credential_sent=False)
         assert self.sessions is not None
-        found = self.sessions.read(token, self.now_s())
-        held = None if found is None else self._keys().good(found[0])
-        if found is None or held is None:
-            raise Unauthenticated("The session has ended: log in again.", given=True)
+        session = self.sessions.read(token, self.now_s())
+        held = None if session is None else self._keys().good(session[0])
+        if session is None or held is None:
+            raise Unauthenticated("The session has ended: log in again.", credential_sent=True)
         if scope["method"] not in SAFE_METHODS and not self._same_site(scope):
             raise CrossSite(development=False)
-        return replace(held.caller, valid_until_s=found[1])
+        return replace(held.caller, valid_until_s=session[1])
 
 
 def cookie_name(scope: AsgiScope) -> str:

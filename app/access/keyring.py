@@ -31,8 +31,8 @@ class Keyring:
         self.caught_up = False
         self._pepper = pepper
         self.book = KeyBook()
-        # During a read, the facts that were heard live, by key and kind: a foreign writer may repeat them.
-        self._heard: dict[tuple[str, str], KeyCreated | KeyRevoked] | None = None
+        # During a read, the facts that were received live, by key and kind: a foreign writer may repeat them.
+        self._received: dict[tuple[str, str], KeyCreated | KeyRevoked] | None = None
         self.refusals = Refusals("key_fact_refused")
         self._no_digest = secrets.token_bytes(32)
         self._open: dict[str, set[Callable[[], None]]] = {}
@@ -45,19 +45,19 @@ class Keyring:
 
     async def _read(self, journal: Journal) -> None:
         """Replace the book by all keys of the log, because a replaced log may lack some."""
-        book, heard = KeyBook(), dict[tuple[str, str], KeyCreated | KeyRevoked]()
-        self._heard = heard
+        book, received = KeyBook(), dict[tuple[str, str], KeyCreated | KeyRevoked]()
+        self._received = received
         number = 0
         async for record in journal.read(KEYS_PATTERN, 0):
             if (fact := self._verified(record)) is not None:
-                book.take(fact)
+                book.apply(fact)
             number += 1
             if number % YIELDS_EVERY == 0:
                 await asyncio.sleep(0)
-        # Facts from the log count before facts that were heard meanwhile.
-        for fact in heard.values():
-            book.take(fact)
-        self.book, self._heard = book, None
+        # Facts from the log count before facts that were received meanwhile.
+        for fact in received.values():
+            book.apply(fact)
+        self.book, self._received = book, None
         if not self.caught_up:
             log.info("keys_read", keys=len(book.keys), revoked=len(book.revoked))
         self.caught_up = True
@@ -68,10 +68,10 @@ class Keyring:
         fact = self._verified(record)
         if fact is None:
             return
-        if self._heard is not None:
-            self._heard.setdefault((fact.key_id, fact.type), fact)
+        if self._received is not None:
+            self._received.setdefault((fact.key_id, fact.type), fact)
         known = fact.key_id in self.book.revoked
-        self.book.take(fact)
+        self.book.apply(fact)
         if isinstance(fact, KeyRevoked) and not known:
             log.info("key_revoked", key_id=fact.key_id)
             self._end_streams()
@@ -89,8 +89,8 @@ class Keyring:
         """
         key_id = key_id_of(key)
         held = None if key_id is None else self.book.keys.get(key_id)
-        given = self._pepper.digest("key", _NO_KEY if key_id is None else key)
-        same = compare_digest(given, self._no_digest if held is None else held.digest)
+        digest = self._pepper.digest("key", _NO_KEY if key_id is None else key)
+        same = compare_digest(digest, self._no_digest if held is None else held.digest)
         return held if same else None
 
     def good(self, key_id: str) -> HeldKey | None:

@@ -92,8 +92,8 @@ def new_key() -> tuple[str, str]:
 
 
 def key_id_of(key: str) -> str | None:
-    found = _KEY.fullmatch(key)
-    return None if found is None else found[1]
+    match = _KEY.fullmatch(key)
+    return None if match is None else match[1]
 
 
 def checked_name(name: str) -> str:
@@ -127,11 +127,11 @@ class Pepper:
     def verified(self, record: Record) -> KeyCreated | KeyRevoked | None:
         """The fact of a record; None where its signature is missing, foreign, or of another subject or content."""
         try:
-            given, text = _unsigned(record.data)
-            if not hmac.compare_digest(self._sign(record.subject, text).encode(), given.encode()):
+            signature, text = _unsigned(record.data)
+            if not hmac.compare_digest(self._sign(record.subject, text).encode(), signature.encode()):
                 return None
             # Exactly the text that was verified, because foreign JSON may be read in two ways.
-            return decode_key(text.encode()).model_copy(update={"signature": given})
+            return decode_key(text.encode()).model_copy(update={"signature": signature})
         except (ValueError, RecursionError):
             return None
 
@@ -142,10 +142,10 @@ class Pepper:
 def _unsigned(data: bytes) -> tuple[str, str]:
     if len(data) > _FACT_BYTES_MAX:
         raise ValueError("longer than any fact of a key")
-    found = json.loads(data)
-    if not isinstance(found, dict):
+    document = json.loads(data)
+    if not isinstance(document, dict):
         raise ValueError("no object")
-    fields = cast("dict[str, object]", found)
+    fields = cast("dict[str, object]", document)
     signature = fields.pop("signature", "")
     return str(signature), json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -212,7 +212,7 @@ class KeyBook:
     keys: dict[str, HeldKey] = field(default_factory=dict[str, HeldKey])
     revoked: dict[str, datetime] = field(default_factory=dict[str, datetime])
 
-    def take(self, fact: KeyCreated | KeyRevoked) -> None:
+    def apply(self, fact: KeyCreated | KeyRevoked) -> None:
         match fact:
             case KeyCreated():
                 self.keys.setdefault(fact.key_id, HeldKey.of(fact))
@@ -220,7 +220,7 @@ class KeyBook:
                 self.revoked.setdefault(fact.key_id, fact.revoked_at)
 
     def is_revoked(self, key: HeldKey) -> bool:
-        """Whether the key was revoked, or one of those that made it. An unknown maker counts as a revoked one."""
+        """Whether the key, or a maker of it, was revoked. An unknown maker counts as a revoked one."""
         held: HeldKey | None = key
         while held is not None and held.fact.key_id not in self.revoked:
             if held.fact.maker is None:

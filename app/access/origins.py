@@ -60,8 +60,8 @@ def checked_origin(origin: str) -> str:
 
 def checked_host(host: str) -> str:
     """A name or address as it stands in Host headers, lower case, without a port; raises ValueError."""
-    found = _HOST.fullmatch(host)
-    if found is None or found["port"] is not None or host != host.lower():
+    match = _HOST.fullmatch(host)
+    if match is None or match["port"] is not None or host != host.lower():
         raise ValueError(f"{host!r} is not a host: give a name or address in lower case, without a scheme or port")
     return host
 
@@ -72,10 +72,10 @@ def known_host(host: str, listed: frozenset[str]) -> bool:
 
     The check prevents DNS rebinding: another site's name that resolves to loopback would let its page read the answers.
     """
-    found = _HOST.fullmatch(host)
-    if found is None or not 0 < int(found["port"] or 80) <= 65_535:
+    match = _HOST.fullmatch(host)
+    if match is None or not 0 < int(match["port"] or 80) <= 65_535:
         return False
-    name = found["name"].lower()
+    name = match["name"].lower()
     return name in listed or is_loopback(name.strip("[]"))
 
 

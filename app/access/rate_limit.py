@@ -42,7 +42,7 @@ class Rates:
         self._sweep_at = _SWEEP_AT
         self._policy = (b"ratelimit-policy", f'"requests";q={per_minute};w={WINDOW_S}'.encode())
 
-    def take(self, tenant: str) -> RateDecision:
+    def admit(self, tenant: str) -> RateDecision:
         number, passed_s = divmod(self._now(), WINDOW_S)
         window = int(number)
         counts = self._counts.get(tenant, _Counts(window, 0, 0)).rolled_to(window)

@@ -137,8 +137,8 @@ class Backlog:
 
     def clear(self) -> None:
         self._held: dict[Key, list[ThroughputEstimator]] = {}
-        # Of those, the ones that are being written and are not heard of yet.
-        self._written: set[Key] = set()
+        # This gateway writes the acceptances of these keys. A key leaves the set when the log delivers its acceptance.
+        self._unreceived: set[Key] = set()
         self._all = ThroughputEstimator()
         self._by_role = defaultdict[str, ThroughputEstimator](ThroughputEstimator)
         # Only clusters with its label take work that has one, so each label has queues of its own.
@@ -167,35 +167,35 @@ class Backlog:
         priority: Priority = "interactive",
         cluster: str | None = None,
     ) -> None:
-        self._written.discard(key)
+        self._unreceived.discard(key)
         now_s = self._now_s()
         if key not in self._held:
             queues = [self._queued, self._interactive] if priority == "interactive" else [self._queued]
             names = frozenset(roles)
-            queued = (work[role, cluster] for role in names for work in queues)
+            queued = (by_role[role, cluster] for role in names for by_role in queues)
             self._held[key] = [self._all, self._by_tenant[key[0]], *map(self._by_role.__getitem__, names), *queued]
-            for work in self._held[key]:
-                work.accept(key, accepted_at.timestamp(), now_s)
+            for estimator in self._held[key]:
+                estimator.accept(key, accepted_at.timestamp(), now_s)
         if begun_at is not None:
-            for work in self._held[key]:
-                work.begin(key, begun_at.timestamp(), now_s)
+            for estimator in self._held[key]:
+                estimator.begin(key, begun_at.timestamp(), now_s)
 
     def drop(self, key: Key, *, done_at: datetime | None = None) -> None:
         """Count a deliberation no more. One that was done, at `done_at`, counts for the throughput. Idempotent."""
-        self._written.discard(key)
-        for work in self._held.pop(key, ()):
-            work.remove(key, self._now_s(), done_at_s=done_at.timestamp() if done_at else None)
+        self._unreceived.discard(key)
+        for estimator in self._held.pop(key, ()):
+            estimator.remove(key, self._now_s(), done_at_s=done_at.timestamp() if done_at else None)
 
     def settle(self) -> None:
         """Order and measure anew, after the log was read in another order than that of events."""
         groups = self._by_role, self._queued, self._interactive, self._by_tenant
-        for work in (self._all, *chain.from_iterable(group.values() for group in groups)):
-            work.settle()
+        for estimator in (self._all, *chain.from_iterable(group.values() for group in groups)):
+            estimator.settle()
 
     def admitted(self, role: str, timeout_s: int) -> int:
-        """The count of unfinished deliberations of a role below which one more with this deadline is accepted.
+        """How many unfinished deliberations a role may have while one more with this deadline is accepted.
 
-        It holds for one without a label.
+        The number is for deliberations without a label of a cluster.
         """
         bound = min(self.depth_max, self.role_depth_max.get(role, self.depth_max))
         in_time = self._in_time(self._queued[role, None], timeout_s)
@@ -235,49 +235,49 @@ class Backlog:
         priority: Priority = "interactive",
         cluster: str | None = None,
     ) -> Generator[None]:
-        """Hold a place while an acceptance is written, or until it is heard of; raises what `check` raises."""
+        """Hold a place while an acceptance is written, or until it is received; raises what `check` raises."""
         self.check(roles, timeout_s, key=key, tenant=key[0], priority=priority, cluster=cluster)
         if new := key not in self._held:
             self.hold(key, roles, self.clock.now(), begun_at=None, priority=priority, cluster=cluster)
-            self._written.add(key)
+            self._unreceived.add(key)
         try:
             yield
         finally:
-            if new and key in self._written:
+            if new and key in self._unreceived:
                 self.drop(key)
 
-    def _check_depth(self, which: str, work: ThroughputEstimator, depth_max: int | None) -> None:
-        if depth_max is not None and work.depth >= depth_max:
-            why = f"{work.depth} deliberations{which} are accepted and unfinished"
-            raise self._refusal(why, work, work.depth + 1 - depth_max)
+    def _check_depth(self, which: str, estimator: ThroughputEstimator, depth_max: int | None) -> None:
+        if depth_max is not None and estimator.depth >= depth_max:
+            why = f"{estimator.depth} deliberations{which} are accepted and unfinished"
+            raise self._refusal(why, estimator, estimator.depth + 1 - depth_max)
 
-    def _check_wait(self, which: str, work: ThroughputEstimator, timeout_s: int) -> None:
-        waited_s, in_time = work.head_waited_s(self._now_s()), self._in_time(work, timeout_s)
-        reopening = timeout_s <= work.refused_for_s
-        if in_time is not None and work.depth >= in_time * (REOPEN_SHARE if reopening else 1):
-            work.refused_for_s = max(work.refused_for_s, timeout_s)
-            why = f"{work.depth} deliberations{which} are unfinished, and one has waited {waited_s:.0f} s"
-            raise self._refusal(why, work, work.depth - REOPEN_SHARE * in_time)
+    def _check_wait(self, which: str, estimator: ThroughputEstimator, timeout_s: int) -> None:
+        waited_s, in_time = estimator.head_waited_s(self._now_s()), self._in_time(estimator, timeout_s)
+        reopening = timeout_s <= estimator.refused_for_s
+        if in_time is not None and estimator.depth >= in_time * (REOPEN_SHARE if reopening else 1):
+            estimator.refused_for_s = max(estimator.refused_for_s, timeout_s)
+            why = f"{estimator.depth} deliberations{which} are unfinished, and one has waited {waited_s:.0f} s"
+            raise self._refusal(why, estimator, estimator.depth - REOPEN_SHARE * in_time)
         if reopening:
-            work.refused_for_s = 0
+            estimator.refused_for_s = 0
 
-    def _in_time(self, work: ThroughputEstimator, timeout_s: int) -> float | None:
+    def _in_time(self, estimator: ThroughputEstimator, timeout_s: int) -> float | None:
         """The depth that ends in time for a newcomer with this deadline; None while no work waits for long."""
         now_s = self._now_s()
-        waited_s = work.head_waited_s(now_s)
+        waited_s = estimator.head_waited_s(now_s)
         if waited_s < max(WAITED_S, WAITED_SHARE * timeout_s):
             return None
-        per_s = work.per_s(now_s)
+        per_s = estimator.per_s(now_s)
         if waited_s > timeout_s:
             # It would wait about as long, since what waits begins in order.
             return 0.0
         return None if per_s is None else per_s * DEADLINE_SHARE * timeout_s
 
-    def _refusal(self, why: str, work: ThroughputEstimator, excess: float) -> QueueFull:
-        """There is room once `excess` of this work has ended."""
-        per_s = work.per_s(self._now_s())
-        drain_s = work.depth / per_s if per_s else DRAIN_UNKNOWN_S
-        room_s, spread_s = drain_s * excess / max(1, work.depth), SPREAD * drain_s
+    def _refusal(self, why: str, estimator: ThroughputEstimator, excess: float) -> QueueFull:
+        """There is room once `excess` of what it counts has ended."""
+        per_s = estimator.per_s(self._now_s())
+        drain_s = estimator.depth / per_s if per_s else DRAIN_UNKNOWN_S
+        room_s, spread_s = drain_s * excess / max(1, estimator.depth), SPREAD * drain_s
         scale = min(1.0, RETRY_AFTER_MAX_S / (room_s + spread_s))
         return QueueFull(why, max(1, ceil(scale * (room_s + spread_s * self.jitter()))))
 

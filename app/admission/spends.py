@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 from math import ceil
 
@@ -23,7 +23,7 @@ from app.api.refusals import SpendExhausted
 from app.api.schemas import Spend
 from app.deliberation.calls import Money
 from app.deliberation.errors import JournalUnavailable
-from app.deliberation.fold import State, usage
+from app.deliberation.facts import End
 from app.deliberation.ports import Clock, Journal, Record
 from app.deliberation.roles import Role, currency_of
 from app.deliberation.specification import Amount, Currency, checked_token
@@ -50,12 +50,12 @@ def spend_subject(day: date, tenant: str, deliberation_id: str) -> str:
     return f"spends.{day.isoformat()}.{tenant}.{deliberation_id}"
 
 
-async def record_spend(journal: Journal, tenant: str, state: State, ended_at: datetime) -> None:
+async def record_spend(journal: Journal, tenant: str, end: End) -> None:
     """Record the cost of a deliberation, before its end; where no call has a price there is none. Idempotent."""
-    cost = usage(state).cost
+    cost = end.usage.cost
     if cost is not None:
         recorded = SpendRecorded(amount=cost.amount, currency=cost.currency)
-        subject = spend_subject(ended_at.date(), tenant, state.deliberation_id)
+        subject = spend_subject(end.ts.date(), tenant, end.deliberation_id)
         await journal.write(subject, recorded.model_dump_json().encode())
 
 
@@ -103,7 +103,7 @@ class DailySpends:
         self._clock = clock
         self._epoch = ""
         self._days: dict[date, _DaySums] = {}
-        # The ceilings of acceptances that are being written, and are not heard of yet.
+        # The ceilings of acceptances that are being written, and are not received yet.
         self._written: dict[Key, Decimal] = {}
 
     async def follow(self, journal: Journal) -> None:
@@ -169,8 +169,8 @@ class DailySpends:
         if not self.caught_up:
             raise JournalUnavailable("The spends of the day have not been read yet.")
         midnight = self._clock.now().replace(hour=0, minute=0, second=0, microsecond=0) + _DAY
-        written = {id: each for (of, id), each in self._written.items() if of == tenant}
-        reserved = {id: each for id, each in {**written, **running}.items() if id != but}
+        written = {id: ceiling for (of, id), ceiling in self._written.items() if of == tenant}
+        reserved = {id: ceiling for id, ceiling in {**written, **running}.items() if id != but}
         return Spend(
             spent=self.spent(tenant),
             reserved=sum(reserved.values(), Decimal(0)),
@@ -184,16 +184,16 @@ class DailySpends:
 
         Its own reservation does not count: a repetition may come while the first acceptance is being written.
         """
-        found = self.view(key[0], running, but=key[1])
-        if found is None:
+        spend = self.view(key[0], running, but=key[1])
+        if spend is None:
             return
-        left_s = max(1, ceil((found.resets_at - self._clock.now()).total_seconds()))
-        if found.spent >= found.limit:
-            raise SpendExhausted(found, left_s, max_cost)
-        if found.left <= 0 or (max_cost is not None and max_cost > found.left):
-            fits_later = (max_cost or Decimal(0)) <= found.limit - found.spent
-            wait_s = RESERVED_RETRY_S if found.reserved and fits_later else left_s
-            raise SpendExhausted(found, min(left_s, wait_s), max_cost)
+        left_s = max(1, ceil((spend.resets_at - self._clock.now()).total_seconds()))
+        if spend.spent >= spend.limit:
+            raise SpendExhausted(spend, left_s, max_cost)
+        if spend.left <= 0 or (max_cost is not None and max_cost > spend.left):
+            fits_later = (max_cost or Decimal(0)) <= spend.limit - spend.spent
+            wait_s = RESERVED_RETRY_S if spend.reserved and fits_later else left_s
+            raise SpendExhausted(spend, min(left_s, wait_s), max_cost)
 
     @contextmanager
     def place(self, key: Key, max_cost: Decimal | None, running: Mapping[str, Decimal]) -> Generator[None]:

@@ -1,15 +1,16 @@
-"""Findings: the faults of an installation, their effects and their remedies; the schema of `GET /doctor`.
+"""Findings: the faults of an installation, their effects and their remedies.
 
-`/readyz`, `GET /doctor`, `deliberate doctor` and `deliberate up` show the same findings. Each has a code, whose
+`/readyz`, `GET /status`, `deliberate doctor` and `deliberate up` show the same findings. Each has a code, whose
 kind names the part, the severity and the effect.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from app.api.schemas import FieldProblem, Resource
+from app.deliberation.engine_troubles import TroubleCause
 
 Severity = Literal["error", "warning", "info"]
 _GRAVEST: tuple[Severity, ...] = ("error", "warning", "info")
@@ -26,14 +27,6 @@ class Finding(Resource):
     detail: str = Field(description="The fault")
     why: str = Field(description="Why it matters")
     remedy: str = Field(description="The remedy, often a command")
-
-
-class Diagnosis(Resource):
-    """The findings of an installation, gravest first and causes before effects; none where it is sound."""
-
-    at: AwareDatetime = Field(description="The gateway's clock")
-    version: str = Field(description="The gateway's")
-    findings: tuple[Finding, ...]
 
 
 class FindingKind(NamedTuple):
@@ -65,6 +58,7 @@ KINDS: Mapping[str, FindingKind] = {
     "coordinators_few": FindingKind("coordinator", "warning", "The others have more work; fewer failures are borne."),
     "cluster_missing": FindingKind("clusters", "error", "Deliberations with this label wait."),
     "role_missing": FindingKind("roles", "error", "Deliberations with this role wait."),
+    "role_restarts": FindingKind("roles", "error", "Calls of the role are cut, and asked for again and again."),
     "replicas_few": FindingKind("roles", "warning", "Calls of the role wait longer."),
     "archive_unusable": FindingKind("archive", "error", "Lists, searches and statistics are refused."),
     "archive_missing": FindingKind("archive", "error", "Ended deliberations are in no list, and later in no log."),
@@ -73,14 +67,15 @@ KINDS: Mapping[str, FindingKind] = {
     "tool_server_away": FindingKind("tools", "warning", "Its tools are missing; councils go on and say so."),
     "engine_unreachable": FindingKind("engines", "error", "Calls go to other engines of the role, or wait and fail."),
     "engine_key_refused": FindingKind("engines", "error", "Its calls end as `engine_rejected`."),
+    "engine_silent": FindingKind("engines", "error", "Its calls wait until they time out."),
+    "engine_fails": FindingKind("engines", "error", "Calls avoid it; without another engine they wait and fail."),
     "engine_list_unusable": FindingKind("engines", "error", "Without a list or a named `model`, no call is made."),
     "engine_refuses": FindingKind("engines", "error", "Its calls end as `engine_rejected` or `engine_unavailable`."),
-    "engine_fails": FindingKind("engines", "error", "Calls avoid it; without another engine they wait and fail."),
     "model_unlisted": FindingKind("engines", "error", "An engine refuses calls for a model that it does not serve."),
     "context_short": FindingKind("engines", "warning", "A long task with its answer does not fit: calls are refused."),
     "schema_lacking": FindingKind("engines", "warning", "Answers are asked for in words, and more break their form."),
+    "engine_throttles": FindingKind("engines", "warning", "Calls wait for it, or go to other engines of the role."),
     "webhooks_missing": FindingKind("webhooks", "warning", "Deliveries wait in the log."),
-    "planning_missing": FindingKind("planning", "warning", "Plans that come over NATS wait."),
     "reply_invalid": FindingKind("versions", "warning", "A part of another version, or a stranger, answers."),
     "versions_differ": FindingKind("versions", "warning", "Two versions may read each other's facts differently."),
     "server_old": FindingKind("versions", "warning", "Older versions have known holes that a client can reach."),
@@ -101,6 +96,17 @@ KINDS: Mapping[str, FindingKind] = {
     "no_gateway": FindingKind("gateway", "info", "The set-up was checked, and no running part."),
 }
 
+# The kind that a cause of an engine's trouble belongs to.
+ENGINE_KINDS: Mapping[TroubleCause, str] = {
+    **dict.fromkeys(("refused", "unresolved", "tls", "unconnected"), "engine_unreachable"),
+    "key": "engine_key_refused",
+    "silent": "engine_silent",
+    **dict.fromkeys(("memory", "loading", "errors"), "engine_fails"),
+    **dict.fromkeys(("model", "refusal"), "engine_refuses"),
+    "list": "engine_list_unusable",
+    "throttled": "engine_throttles",
+}
+
 
 def finding(code: str, detail: str, remedy: str, *, severity: Severity | None = None) -> Finding:
     """Returns the finding of a kind; `severity` replaces the kind's where other parts do the work instead."""
@@ -110,10 +116,10 @@ def finding(code: str, detail: str, remedy: str, *, severity: Severity | None = 
     )
 
 
-def as_problem(found: Finding) -> FieldProblem:
+def as_problem(fault: Finding) -> FieldProblem:
     """Returns the finding as `/readyz` shows it."""
     return FieldProblem(
-        location="service", pointer=found.part, code=found.code, detail=found.detail, remedy=found.remedy
+        location="service", pointer=fault.part, code=fault.code, detail=fault.detail, remedy=fault.remedy
     )
 
 
@@ -122,7 +128,11 @@ def as_finding(problem: FieldProblem) -> Finding | None:
     return finding(problem.code, problem.detail, problem.remedy) if problem.code in KINDS else None
 
 
-def ordered(found: Iterable[Finding]) -> tuple[Finding, ...]:
+def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Returns each finding once, the gravest first, causes before effects."""
     codes = list(KINDS)
-    return tuple(sorted(dict.fromkeys(found), key=lambda each: (_GRAVEST.index(each.severity), codes.index(each.code))))
+
+    def place(fault: Finding) -> tuple[int, int]:
+        return _GRAVEST.index(fault.severity), codes.index(fault.code)
+
+    return tuple(sorted(dict.fromkeys(findings), key=place))

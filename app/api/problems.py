@@ -43,17 +43,20 @@ _RETRY_AFTER: Mapping[str, str] = MappingProxyType({"Retry-After": str(RETRY_AFT
 log = structlog.get_logger(__name__)
 
 
-def _faults_named(count: int) -> str:
-    """The detail of a problem with faults: their number, because `errors` describes each of them."""
-    if count == 1:
-        return "`errors` names the fault."
-    return f"`errors` names {count if count <= ERRORS_MAX else f'{ERRORS_MAX} of {count}'} faults."
+def _in_words(errors: Sequence[FieldProblem], unlisted: int = 0) -> str:
+    """The detail of a problem with faults: the first of them, and how many more `errors` names."""
+    first, more = errors[0], len(errors) + unlisted - 1
+    detail = f"{first.pointer or 'The body'}: {first.detail.rstrip('.')}. {first.remedy}"
+    if more == 0:
+        return detail
+    return f"{detail} `errors` names {more if more < ERRORS_MAX else f'{ERRORS_MAX - 1} of {more}'} more."
 
 
 class ValidationFailed(InvalidRequest, HttpError):
-    def __init__(self, errors: Sequence[FieldProblem]) -> None:
+    def __init__(self, errors: Sequence[FieldProblem], unlisted: int = 0) -> None:
+        """`unlisted` counts the faults besides `errors`."""
         errors = tuple(dict.fromkeys(errors))
-        super().__init__(_faults_named(len(errors)))
+        super().__init__(_in_words(errors, unlisted))
         self.errors = errors[:ERRORS_MAX]
 
 
@@ -77,6 +80,12 @@ class NotAcceptable(InvalidRequest):
 
 class BodyTooLarge(InvalidRequest, ConnectionClosed):
     code = "body_too_large"
+
+
+class FilesFull(InvalidRequest):
+    """The files of a tenant would take more than its share."""
+
+    code = "files_full"
 
 
 class BodyTimeout(ConnectionClosed):
@@ -130,10 +139,12 @@ STATUSES: Mapping[str, tuple[int, str]] = {
     "still_live": (409, "The deliberation has not ended"),
     "too_many_redeliveries": (409, "The delivery was requested too often"),
     "gone": (410, "The deliberation has been removed"),
+    "precondition_failed": (412, "The deliberation has changed since that ETag"),
     "body_too_large": (413, "The body is too large"),
     "fact_too_large": (413, "The content is too large for the log"),
+    "files_full": (413, "The tenant's files take all of its share"),
     "target_too_long": (414, "The request target is too long"),
-    "unsupported_media_type": (415, "The body must be JSON"),
+    "unsupported_media_type": (415, "The body has another media type than the operation takes"),
     "queue_full": (429, "Too much work is waiting"),
     "spend_exhausted": (429, "The tenant has spent what it may in a day"),
     "rate_limited": (429, "The tenant sends too many requests"),
@@ -179,18 +190,17 @@ def _faults(
     path: Callable[[Sequence[int | str]], str],
     model: type[BaseModel],
 ) -> ValidationFailed:
-    """Every fault that pydantic found in the JSON or parameters of a model.
+    """The first ERRORS_MAX faults that pydantic found in JSON or parameters of a model, and a count of the others.
 
-    Given values are omitted: they belong to the client and may be secret. Only listed faults get a suggestion.
+    Given values are omitted: they belong to the client and may be secret.
     """
     faults: list[FieldProblem] = []
-    for place, error in enumerate(invalid.errors(include_url=False)):
-        unknown = error["type"] == "extra_forbidden" and place < ERRORS_MAX
-        fields = field_names(model, error["loc"][:-1]) if unknown else ()
+    for error in invalid.errors(include_url=False)[:ERRORS_MAX]:
+        fields = field_names(model, error["loc"][:-1]) if error["type"] == "extra_forbidden" else ()
         fault = _field_problem(error, location, path(error["loc"]), fields)
-        remedy = _remedy_by_schema(error, model) if place < ERRORS_MAX else ""
+        remedy = _remedy_by_schema(error, model)
         faults.append(fault.model_copy(update={"remedy": remedy}) if remedy else fault)
-    return ValidationFailed(faults)
+    return ValidationFailed(faults, invalid.error_count() - len(faults))
 
 
 def _remedy_by_schema(error: Mapping[str, Any], model: type[BaseModel]) -> str:
@@ -270,7 +280,9 @@ PROBLEM_DOCUMENTS = ErrorFormat(lambda error: error.code if error.code in STATUS
 def _format_of(request: Request) -> ErrorFormat:
     formats: Mapping[str, ErrorFormat] = request.app.state.error_formats
     path = request.url.path
-    return next((each for prefix, each in formats.items() if path.startswith(prefix)), PROBLEM_DOCUMENTS)
+    return next(
+        (error_format for prefix, error_format in formats.items() if path.startswith(prefix)), PROBLEM_DOCUMENTS
+    )
 
 
 def _headers(error: DeliberationError) -> Mapping[str, str]:
@@ -306,8 +318,8 @@ def answer_to(error: DeliberationError, format: ErrorFormat, request_id: str) ->
         return ErrorAnswer("internal_error", _INTERNAL)
     errors = _errors(error)
     # A credential's refusal is an exception: a client may show its `detail` alone.
-    once = isinstance(error, InvalidRequest) and [str(error)] == [each.detail for each in errors]
-    detail = _faults_named(1) if once else str(error)
+    once = isinstance(error, InvalidRequest) and [str(error)] == [fault.detail for fault in errors]
+    detail = _in_words(errors) if once else str(error)
     return ErrorAnswer(code, detail, error.retryable, errors, _headers(error))
 
 
@@ -323,7 +335,8 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 def _allowed(request: Request) -> str:
     routes: Sequence[BaseRoute] = request.app.state.served_routes
-    matching = (route for route in routes if route.matches(request.scope)[0] != Match.NONE)
+    own = [route for route in routes if getattr(route, "path", None) == request.scope["path"]]
+    matching = own or [route for route in routes if route.matches(request.scope)[0] != Match.NONE]
     methods = {method for route in matching for method in getattr(route, "methods", None) or ()}
     return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
 
@@ -370,6 +383,7 @@ def install(app: FastAPI, routes: Sequence[BaseRoute], formats: Mapping[str, Err
     """Answer every error of `app`: by path prefix in one of `formats`, otherwise with a problem document."""
     app.state.error_formats = formats
     app.state.served_routes = routes
+    app.state.served_paths = frozenset(getattr(route, "path", None) for route in routes)
     app.add_exception_handler(DeliberationError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_invalid_parameters)

@@ -40,9 +40,9 @@ class Refusal(HttpError):
 class Unauthenticated(Refusal):
     code = "unauthenticated"
 
-    def __init__(self, detail: str, *, given: bool) -> None:
+    def __init__(self, detail: str, *, credential_sent: bool) -> None:
         challenge = f'Bearer realm="{REALM}"'
-        if given:
+        if credential_sent:
             challenge += f', error="invalid_token", error_description="{detail}"'
         remedy = "Send `Authorization: Bearer <key>`; the operator creates keys with `deliberate keys create`."
         super().__init__(detail, remedy, {"WWW-Authenticate": challenge})
@@ -95,6 +95,15 @@ class KeyInUrl(Refusal):
         super().__init__("The URL contains a credential.", remedy)
         place = {"location": "query" if parameter else "path", "pointer": parameter}
         self.errors = (self.errors[0].model_copy(update=place),)
+
+
+class PreconditionFailed(Refusal):
+    code = "precondition_failed"
+    pointer = "If-Match"
+
+    def __init__(self, etag: str) -> None:
+        remedy = f"Read it again, and send its ETag, which is {etag}."
+        super().__init__("If-Match does not name the present ETag.", remedy, {"ETag": etag})
 
 
 class KeysReadOnly(HttpError):

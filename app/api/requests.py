@@ -1,9 +1,11 @@
 """Bodies of requests, with their bounds."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from math import ceil
-from typing import Annotated, Any, Self
+from types import NoneType
+from typing import Annotated, Any, Self, cast, get_args
 
 from pydantic import (
     AfterValidator,
@@ -25,11 +27,13 @@ from app.api.schemas import FieldProblem
 from app.api.suggestions import did_you_mean
 from app.api.webhook_payloads import TERMINAL_EVENTS, WebhookEvent
 from app.api.webhook_targets import URL_CHARS_MAX, Rules, UnfitUrl, parsed
+from app.control_characters import is_control
 from app.deliberation.answer_schema import SchemaRefused, rebuilt_schema
-from app.deliberation.budget import BYTES_PER_TOKEN
 from app.deliberation.decider import StrategyDefinition
 from app.deliberation.facts import CancelledBy
 from app.deliberation.specification import (
+    BYTES_PER_TOKEN,
+    PERSONA_CHARS_MAX,
     TIMEOUT_S_MAX,
     TOKEN_PATTERN,
     Amount,
@@ -43,9 +47,14 @@ from app.deliberation.tools import FILES_TOOLS, HISTORY_TOOLS, WORKSPACE_TOOLS, 
 from app.workspace.files import PATH_BYTES_MAX, path_fault, same_paths
 from app.workspace.repositories import REF_PATTERN
 
-TASK_CHARS_MAX = 32_768
+TASK_CHARS_MAX = 2_000_000
+FILE_ID_PREFIX = "file-"
+FILE_ID_PATTERN = rf"^{FILE_ID_PREFIX}[0-9a-f]{{64}}$"
+INLINE_CHARS_MAX = 32_768
+"""A longer task is stored as an input."""
 AGENTS_MAX = 32
 COMPLETION_TOKENS_MAX = 32_768
+EVIDENCE_MAX = 32
 EVIDENCE_TOKENS_MAX = 8_192
 FILES_MAX = 256
 DEFAULT_ROLE = "DEV"
@@ -61,9 +70,23 @@ _UNPRICED_REMEDY = (
 
 
 class RequestModel(BaseModel):
-    """Base of every body: frozen, strict, and without unknown fields."""
+    """Base of every body: frozen, strict, without unknown fields. Null is absent where it is no value of the field."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, body: object) -> object:
+        if not isinstance(body, dict) or None not in cast("dict[str, object]", body).values():
+            return cast("object", body)
+        absent = {
+            known
+            for name, field in cls.model_fields.items()
+            if not field.is_required() and NoneType not in get_args(field.annotation)
+            for known in (name, field.alias)
+        }
+        entries = cast("dict[str, object]", body).items()
+        return {name: value for name, value in entries if value is not None or name not in absent}
 
 
 class CriterionRequest(RequestModel):
@@ -74,8 +97,8 @@ class CriterionRequest(RequestModel):
     weight: float = Field(default=1.0, gt=0, le=1_000)
 
 
-def _whole(given: object) -> object:
-    return int(given) if isinstance(given, float) and given.is_integer() else given
+def _whole(number: object) -> object:
+    return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 # JSON has one kind of number, and JSON Schema calls 3.0 an integer.
@@ -83,15 +106,15 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 MaybeWhole = Annotated[int | None, BeforeValidator(_whole)]
 
 
-def _decimal(given: object) -> object:
-    return Decimal(str(given)) if isinstance(given, int | float) and not isinstance(given, bool) else given
+def _decimal(number: object) -> object:
+    return Decimal(str(number)) if isinstance(number, int | float) and not isinstance(number, bool) else number
 
 
 MaybeAmount = Annotated[Amount | None, BeforeValidator(_decimal)]
 
 
-def _as_rubric(given: object) -> object:
-    return [{"id": "rubric", "description": given}] if isinstance(given, str) else given
+def _as_rubric(rubric: object) -> object:
+    return [{"id": "rubric", "description": rubric}] if isinstance(rubric, str) else rubric
 
 
 def _distinct(rubric: list[CriterionRequest]) -> list[CriterionRequest]:
@@ -123,9 +146,9 @@ _KEYWORDS = (
 )
 
 
-def _rebuilt(given: dict[str, Any]) -> dict[str, Any]:
+def _rebuilt(schema: dict[str, Any]) -> dict[str, Any]:
     try:
-        return rebuilt_schema(given)
+        return rebuilt_schema(schema)
     except SchemaRefused as error:
         raise refused("unsupported_schema", str(error), error.remedy or _KEYWORDS) from error
 
@@ -143,7 +166,7 @@ class ConstraintsRequest(RequestModel):
     )
     on_deadline: OnDeadline = Field(
         default="best",
-        exclude_if=lambda given: given == "best",
+        exclude_if=lambda on_deadline: on_deadline == "best",
         description="best: complete with the best verdict that the answers so far allow, and time out only without "
         "any; fail: time out",
     )
@@ -169,7 +192,10 @@ class BudgetRequest(RequestModel):
     max_tokens: MaybeWhole = Field(default=None, ge=1)
     max_calls: MaybeWhole = Field(default=None, ge=1)
     max_tool_uses: MaybeWhole = Field(
-        default=None, ge=0, exclude_if=lambda given: given is None, description="Uses of tools by all agents"
+        default=None,
+        ge=0,
+        exclude_if=lambda max_tool_uses: max_tool_uses is None,
+        description="Uses of tools by all agents",
     )
     max_cost: MaybeAmount = Field(
         default=None,
@@ -181,9 +207,9 @@ class BudgetRequest(RequestModel):
     )
 
 
-def _choice_remedy(gateway: Mapping[str, Any], registry: str, given: str = "") -> str:
+def _choice_remedy(gateway: Mapping[str, Any], registry: str, unknown: str = "") -> str:
     if gateway.get("read", True):
-        return f"{did_you_mean(given, gateway[registry])}Give one of {', '.join(sorted(gateway[registry]))}."
+        return f"{did_you_mean(unknown, gateway[registry])}Give one of {', '.join(sorted(gateway[registry]))}."
     return f"Give one that GET /{registry} lists; that needs the scope read."
 
 
@@ -194,7 +220,7 @@ def _known(kind: str, registry: str) -> AfterValidator:
         context: Any = info.context
         if context is not None and name not in context[registry]:
             remedy = _choice_remedy(context, registry, name)
-            raise refused(f"unknown_{kind}", f"This {kind} does not exist", remedy)
+            raise refused(f"unknown_{kind}", f"The {kind} {name!r} does not exist", remedy)
         return name
 
     return AfterValidator(check)
@@ -207,11 +233,28 @@ StrategyName = Annotated[
 ]
 
 
-class AgentRequest(RequestModel):
-    """`count` members of one role."""
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise refused("blank", "The text is blank", "Say something, or leave it out.")
+    return text
 
-    role: RoleName
+
+class AgentRequest(RequestModel):
+    """`count` members of one role, with its persona or with one of their own."""
+
+    role: RoleName = Field(default=DEFAULT_ROLE, validate_default=True, description="Engines, tools and sampling")
     count: Whole = Field(default=1, ge=1, le=AGENTS_MAX)
+    name: str | None = Field(
+        default=None,
+        pattern=r"^[a-z][a-z0-9_-]{0,39}$",
+        exclude_if=lambda name: name is None,
+        description="Id of the member, with a number where `count` is more; no other member reads it",
+    )
+    persona: Annotated[str, Field(max_length=PERSONA_CHARS_MAX), AfterValidator(_not_blank)] | None = Field(
+        default=None,
+        exclude_if=lambda persona: persona is None,
+        description="In place of the role's, in the member's own prompts alone",
+    )
     model: str | None = Field(default=None, min_length=1, max_length=256, description="The role's model if absent")
     temperature: float | None = Field(default=None, ge=0, le=2, description="Used as given, without variation")
 
@@ -241,7 +284,7 @@ class WebhookRequest(RequestModel):
     metadata: Metadata = Field(default={}, description="Sent with every event, for the receiver")
     format: WebhookFormat = Field(
         default="event",
-        exclude_if=lambda given: given == "event",
+        exclude_if=lambda format: format == "event",
         description="event: the body is the event; a2a: it is a StreamResponse of A2A 1.0 with the new status",
     )
 
@@ -252,15 +295,23 @@ class EvidenceRequest(RequestModel):
     id: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="Agents name it where they rely on it")
     title: str = Field(min_length=1, max_length=200)
     text: str | None = Field(default=None, min_length=1, max_length=TASK_CHARS_MAX)
+    file: str | None = Field(
+        default=None,
+        pattern=FILE_ID_PATTERN,
+        exclude_if=lambda file: file is None,
+        description="Id of an uploaded file, in place of `text`",
+    )
     source: str | None = Field(
         default=None, min_length=1, max_length=512, description="A citation, not a URL: nothing is fetched"
     )
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
-        if self.text is None and self.source is None:
-            detail, remedy = "The evidence has neither text nor source", "Give a text, a source, or both."
+        if self.text is None and self.file is None and self.source is None:
+            detail, remedy = "The evidence has neither text nor file nor source", "Give a text or a file, or a source."
             raise refused("empty_evidence", detail, remedy)
+        if self.text is not None and self.file is not None:
+            raise refused("conflict", "The evidence has a text and a file", "Give them as two pieces of evidence.")
         if self.source is not None and "://" in self.source:
             raise refused("url_source", "The source is a URL", "Give the text itself: nothing is fetched.")
         return self
@@ -294,20 +345,20 @@ class WorkspaceRequest(RequestModel):
         default=None,
         min_length=1,
         max_length=URL_CHARS_MAX,
-        exclude_if=lambda given: given is None,
+        exclude_if=lambda git: git is None,
         description="http(s) URL without credentials, or absolute path on the gateway's host, as WORKSPACES allows",
     )
     ref: str | None = Field(
         default=None,
         pattern=REF_PATTERN,
-        exclude_if=lambda given: given is None,
+        exclude_if=lambda ref: ref is None,
         description="Branch, tag, HEAD (if absent), or full id of a commit",
     )
     files: list[FileRequest] | None = Field(
         default=None,
         min_length=1,
         max_length=FILES_MAX,
-        exclude_if=lambda given: given is None,
+        exclude_if=lambda files: files is None,
         description="In place of `git`. No two paths differ in case alone, and none is a directory of another",
     )
 
@@ -322,7 +373,7 @@ class WorkspaceRequest(RequestModel):
             for name in both
             if getattr(self, name) is not None
         ]
-        for place, fault in same_paths([each.path for each in self.files or ()]):
+        for place, fault in same_paths([file.path for file in self.files or ()]):
             faults.append(body_fault(f"/workspace/files/{place}/path", "repeated_path", fault, "Rename one of them."))
         if faults:
             raise ValidationFailed(faults)
@@ -399,7 +450,7 @@ class DeliberationRequest(RequestModel):
     seed: MaybeWhole = Field(default=None, ge=0, le=SEED_MAX, description="Drawn below 2^53 and recorded if absent")
     priority: Priority = Field(
         default="interactive",
-        exclude_if=lambda given: given == "interactive",
+        exclude_if=lambda priority: priority == "interactive",
         description="interactive: somebody waits for the verdict; batch: its calls yield to those of interactive work",
     )
     cluster: Token | None = Field(
@@ -410,26 +461,27 @@ class DeliberationRequest(RequestModel):
     metadata: Metadata = Field(default={}, description="For filtering lists; it does not reach the prompts")
     evidence: list[EvidenceRequest] = Field(
         default=[],
-        max_length=32,
-        exclude_if=lambda given: not given,
-        description=f"Shown to every agent as data, after the task; at most {EVIDENCE_TOKENS_MAX} tokens in all",
+        max_length=EVIDENCE_MAX,
+        exclude_if=lambda evidence: not evidence,
+        description="Shown to every agent as data. Texts of more than "
+        f"{EVIDENCE_TOKENS_MAX:,} tokens in all are stored as files, the longest first",
     )
     follows: list[Annotated[str, Field(pattern=TOKEN_PATTERN)]] = Field(
         default=[],
         max_length=8,
-        exclude_if=lambda given: not given,
-        description="Ids of ended deliberations: their verdicts become evidence, cut to the tokens that are left",
+        exclude_if=lambda follows: not follows,
+        description="Ids of ended deliberations: their verdicts become evidence",
     )
     tools: list[ToolName] | None = Field(
         default=None,
         max_length=64,
-        exclude_if=lambda given: given is None,
+        exclude_if=lambda tools: tools is None,
         description="Tools that agents may use, of those of their roles and the workspace; all of them if absent, none "
         "if empty. `GET /tools` lists those of roles",
     )
     workspace: WorkspaceRequest | None = Field(
         default=None,
-        exclude_if=lambda given: given is None,
+        exclude_if=lambda workspace: workspace is None,
         description="A repository that the gateway allows, or files, for the agents' tools",
     )
     webhook: WebhookRequest | None = Field(default=None, description="Receiver of the end, or of chosen events")
@@ -453,6 +505,20 @@ class DeliberationRequest(RequestModel):
         default = DEFAULT_SIZE if definition is None or definition.size is None else definition.size
         return [AgentRequest.model_construct(role=self.role or DEFAULT_ROLE, count=self.num_agents or default)]
 
+    @property
+    def member_ids(self) -> list[list[str]]:
+        """The ids of the members of each entry of the roster."""
+        counts: Counter[str] = Counter()
+        ids: list[list[str]] = []
+        for entry in self.roster:
+            name = entry.name or entry.role.lower()
+            if entry.name is not None and entry.count == 1:
+                ids.append([name])
+                continue
+            ids.append([f"{name}-{counts[name] + number:03d}" for number in range(1, entry.count + 1)])
+            counts[name] += entry.count
+        return ids
+
     @model_validator(mode="after")
     def _agrees(self, info: ValidationInfo) -> Self:
         faults: list[FieldProblem] = []
@@ -464,6 +530,7 @@ class DeliberationRequest(RequestModel):
         if self.size > AGENTS_MAX:
             detail = f"The council has {self.size} members"
             faults.append(body_fault("/agents", "too_many_agents", detail, f"Give at most {AGENTS_MAX} in all."))
+        faults += _name_faults(self)
         if self.quorum is not None and self.quorum > self.size:
             detail = f"{self.size} agents cannot reach a quorum of {self.quorum}"
             faults.append(body_fault("/quorum", "quorum_too_large", detail, f"Give {self.size} or less."))
@@ -475,20 +542,27 @@ class DeliberationRequest(RequestModel):
         return self
 
 
+def _name_faults(request: DeliberationRequest) -> list[FieldProblem]:
+    faults: list[FieldProblem] = []
+    known = set[str]()
+    for place, ids in enumerate(request.member_ids):
+        if repeated := known & set(ids):
+            detail = f"Another member is called {min(repeated)}"
+            faults.append(body_fault(f"/agents/{place}/name", "repeated_name", detail, "Give it another name."))
+        known |= set(ids)
+    return faults
+
+
 def _evidence_faults(request: DeliberationRequest) -> list[FieldProblem]:
     faults: list[FieldProblem] = []
-    ids = [*(each.id for each in request.evidence), *request.follows]
+    ids = [*(evidence.id for evidence in request.evidence), *request.follows]
     if len(set(ids)) < len(ids):
         faults.append(body_fault("/evidence", "repeated_id", "Evidence must have different ids", "Rename one of them."))
-    tokens = sum(evidence_tokens(each.title + (each.text or "") + (each.source or "")) for each in request.evidence)
-    if tokens > EVIDENCE_TOKENS_MAX:
-        detail = f"The evidence may take {tokens} tokens"
-        faults.append(body_fault("/evidence", "too_much_evidence", detail, f"Give at most {EVIDENCE_TOKENS_MAX}."))
     return faults
 
 
 def _on_one_line(text: str) -> str:
-    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return " ".join("".join(" " if is_control(character) else character for character in text).split())
 
 
 class CancelRequest(RequestModel):
@@ -540,7 +614,7 @@ def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> li
 
 def _tool_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> list[FieldProblem]:
     roles = [gateway["roles"].get(entry.role) for entry in request.roster]
-    allowed = {name for role in roles if role is not None for each in role.tools for name in each.allow}
+    allowed = {name for role in roles if role is not None for role_tools in role.tools for name in role_tools.allow}
     workspace = request.workspace
     allowed |= set(workspace.tools if workspace is not None else ())
     listed = f"Give some of {', '.join(sorted(allowed))}." if allowed else "Leave it out: its roles have no tools."

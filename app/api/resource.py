@@ -18,11 +18,11 @@ from app.api.schemas import (
     TextVersion,
 )
 from app.deliberation.choice.ballots import Ballot, author, ballot, candidate_id, criterion_means
+from app.deliberation.contributions import Contribution, calls, contributions
 from app.deliberation.errors import CallCancelled
 from app.deliberation.fold import State, usage
 from app.deliberation.outputs import CheckOutcome, Critique, SandboxReport, Scores
 from app.deliberation.specification import Criterion, FilesWorkspace, GitWorkspace
-from app.deliberation.works import AgentWork, calls, works
 
 
 def links(deliberation_id: str, *, ended: bool) -> Links:
@@ -55,17 +55,17 @@ def _reviews(state: State) -> tuple[Mapping[str, Sequence[ReceivedCritique]], Se
     return critiques, ballots
 
 
-def _checks(work: AgentWork) -> tuple[CheckOutcome, ...]:
+def _checks(contribution: Contribution) -> tuple[CheckOutcome, ...]:
     """The results of running the chosen version: a report is on the last version before it."""
-    found: dict[int, tuple[CheckOutcome, ...]] = {}
-    written = {version.finished.call_id: version.number for version in work.versions}
+    outcomes: dict[int, tuple[CheckOutcome, ...]] = {}
+    written = {version.finished.call_id: version.number for version in contribution.versions}
     number = -1
-    for call in work.calls:
+    for call in contribution.calls:
         number = written.get(call.planned.call_id, number)
-        parsed = call.output(work.constraints) if call.planned.output == "report" else None
+        parsed = call.output(contribution.constraints) if call.planned.output == "report" else None
         if isinstance(parsed, SandboxReport):
-            found[number] = parsed.outcomes
-    return () if work.chosen is None else found.get(work.chosen.number, ())
+            outcomes[number] = parsed.outcomes
+    return () if contribution.chosen is None else outcomes.get(contribution.chosen.number, ())
 
 
 def _criteria(ballots: Sequence[Ballot], rubric: Sequence[Criterion]) -> Mapping[str, tuple[CriterionMean, ...]]:
@@ -83,29 +83,31 @@ def _proposals(state: State) -> tuple[Proposal, ...]:
     critiques, ballots = _reviews(state)
     criteria = _criteria(ballots, state.specification.constraints.rubric)
     proposals: list[Proposal] = []
-    for work in works(state):
-        agent_id, chosen, standing = work.spec.agent_id, work.chosen, work.standing
+    for contribution in contributions(state):
+        agent_id, chosen, standing = contribution.spec.agent_id, contribution.chosen, contribution.standing
         proposals.append(
             Proposal(
                 agent_id=agent_id,
-                role=work.spec.role,
-                model=work.model,
+                role=contribution.spec.role,
+                model=contribution.model,
                 content=None if chosen is None else chosen.text,
                 revisions=tuple(
-                    TextVersion(version=each.number, round=each.round, content=each.text, responses=each.responses)
-                    for each in work.versions
-                    if each is not chosen
+                    TextVersion(
+                        version=version.number, round=version.round, content=version.text, responses=version.responses
+                    )
+                    for version in contribution.versions
+                    if version is not chosen
                 ),
                 critiques=tuple(critiques.get(agent_id, ())),
                 score=None if standing is None else standing.score,
                 criteria=() if chosen is None else criteria.get(candidate_id(agent_id, chosen.number), ()),
-                checks=_checks(work),
+                checks=_checks(contribution),
                 rank=None if standing is None else standing.rank,
-                usage=work.usage,
-                calls_finished=work.calls_finished,
-                calls_total=len(work.calls),
-                status=work.status,
-                error=work.problem,
+                usage=contribution.usage,
+                calls_finished=contribution.calls_finished,
+                calls_total=len(contribution.calls),
+                status=contribution.status,
+                error=contribution.problem,
             )
         )
     return tuple(proposals)
@@ -136,22 +138,26 @@ def _cancellation(state: State) -> Cancellation | None:
     if state.cancel is None or state.status not in ("cancelling", "cancelled"):
         return None
     after = [state.finished[call_id] for call_id in state.after_cancel]
-    cut = [each for each in after if each.problem is not None and each.problem.code == CallCancelled.code]
-    uncut = [each for each in after if each not in cut]
+    cut = [
+        finished for finished in after if finished.problem is not None and finished.problem.code == CallCancelled.code
+    ]
+    uncut = [finished for finished in after if finished not in cut]
     return Cancellation(
         requested_at=state.cancel.ts,
         by=state.cancel.by,
         reason=state.cancel.reason,
-        cut=tuple(CutCall(call_id=each.call_id, agent_id=each.agent_id, usage=each.usage) for each in cut),
-        finished_after=tuple(each.call_id for each in uncut),
-        tokens_after=sum(each.usage.tokens for each in uncut),
+        cut=tuple(
+            CutCall(call_id=finished.call_id, agent_id=finished.agent_id, usage=finished.usage) for finished in cut
+        ),
+        finished_after=tuple(finished.call_id for finished in uncut),
+        tokens_after=sum(finished.usage.tokens for finished in uncut),
     )
 
 
-def _workspace(found: GitWorkspace | FilesWorkspace | None) -> GitWorkspace | FilesView | None:
-    if not isinstance(found, FilesWorkspace):
-        return found
-    return FilesView(files=tuple(FileView(path=each.path, bytes=len(each.text.encode())) for each in found.files))
+def _workspace(workspace: GitWorkspace | FilesWorkspace | None) -> GitWorkspace | FilesView | None:
+    if not isinstance(workspace, FilesWorkspace):
+        return workspace
+    return FilesView(files=tuple(FileView(path=file.path, bytes=len(file.text.encode())) for file in workspace.files))
 
 
 def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
@@ -169,6 +175,7 @@ def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
         parameters=specification.parameters,
         rounds=specification.rounds,
         task=specification.task,
+        task_file=specification.task_file,
         constraints=specification.constraints,
         evidence=specification.evidence,
         context=specification.context,

@@ -40,6 +40,9 @@ HEADERS: dict[str, dict[str, Any]] = {
     "X-Deliberation-Id": _text("The id of the deliberation"),
     "X-Adjusted": _text("What the gateway changed in the request, separated by commas", examples=["max_tokens=32768"]),
     "X-Should-Retry": _text("`false` where OpenAI's clients should not retry", enum=["false"]),
+    "Content-Length": {"description": "Bytes of the content", "schema": {"type": "integer"}},
+    "Content-Disposition": _text("To be saved under the file's name"),
+    "Content-Security-Policy": _text("Not to be shown as a page", enum=["sandbox"]),
     "Link": _text('The next page, as `rel="next"`'),
     "Allow": _text("The methods that the path supports"),
     "Accept-Encoding": _text("The coding in which bodies are read", enum=["identity"]),
@@ -73,7 +76,13 @@ def declared_errors(
     names: Mapping[int, tuple[str, ...]],
 ) -> Declared:
     """Declared errors for these statuses and 500; `table` has status and title by code, `names` further headers."""
-    usual = {401: ("WWW-Authenticate",), 415: ("Accept-Encoding",), 429: ("Retry-After",), 503: ("Retry-After",)}
+    usual = {
+        401: ("WWW-Authenticate",),
+        412: ("ETag",),
+        415: ("Accept-Encoding",),
+        429: ("Retry-After",),
+        503: ("Retry-After",),
+    }
     names = {**usual, **names}
     declared: Declared = {}
     for status in sorted({*statuses, 500}):
@@ -114,4 +123,5 @@ IDEMPOTENCY_KEY = parameter(
     "The same key with the same body never starts a second deliberation",
     pattern=KEY_PATTERN,
 )
+IF_MATCH = parameter("header", "If-Match", "An ETag: the answer is 412, and nothing changes, once it is outdated")
 IF_NONE_MATCH = parameter("header", "If-None-Match", "An ETag: the answer is 304 while it is unchanged")

@@ -1,4 +1,4 @@
-"""Schemas of answers: resources and problems. `cluster_schemas` has those of roles, `event_schemas` those of events."""
+"""Schemas of answers: resources and problems. `installation` has those of roles, `event_schemas` those of events."""
 
 from decimal import Decimal
 from typing import Any, Literal, Self, TypeVar
@@ -6,6 +6,7 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from app.deliberation.calls import FactProblem, Money, Usage, UsageCost
+from app.deliberation.contributions import ContributionStatus
 from app.deliberation.decider import StrategyDefinition
 from app.deliberation.facts import CancelledBy, Degraded, Participation, TotalUsage, Verdict
 from app.deliberation.outputs import CheckOutcome, Issue, IssueResponse
@@ -17,12 +18,13 @@ from app.deliberation.specification import (
     Currency,
     Evidence,
     GitWorkspace,
+    InputKind,
+    InputRef,
     Purpose,
     StoryContext,
     Token,
     Webhook,
 )
-from app.deliberation.works import WorkStatus
 
 Status = Literal["pending", "in_progress", "cancelling", "completed", "failed", "cancelled", "timeout"]
 StatsGroup = Literal["day", "strategy", "role", "model", "tenant"]
@@ -124,7 +126,7 @@ class Proposal(Resource):
     usage: Usage
     calls_finished: int = Field(description="Its calls that ended, or that nothing waits for any more")
     calls_total: int = Field(description="Its calls in all stages so far")
-    status: WorkStatus = Field(
+    status: ContributionStatus = Field(
         description="`answered`: its answer counts; `failed`: its calls for one did, see `error`; `late`: the stage "
         "closed without it; `skipped`: the deliberation ended first; `pending`: it may still come"
     )
@@ -209,7 +211,8 @@ class FilesView(Resource):
 class Deliberation(DeliberationResult):
     """A deliberation: the fold of its facts."""
 
-    task: str
+    task: str = Field(description="Beginning and end of a task that is stored as a file")
+    task_file: InputRef | None = Field(description="The whole task where it is stored as a file")
     agents: tuple[AgentSpec, ...] = Field(description="The council, sampling resolved")
     parameters: dict[str, Any] = Field(description="Parameters of the strategy, defaults filled in")
     constraints: Constraints
@@ -226,8 +229,26 @@ class Deliberation(DeliberationResult):
     proposals: tuple[Proposal, ...]
 
 
-def narrowed(found: Resource, shape: type[_Shape]) -> _Shape:
-    return shape.model_construct(**{name: getattr(found, name) for name in shape.model_fields})
+def narrowed(resource: Resource, shape: type[_Shape]) -> _Shape:
+    return shape.model_construct(**{name: getattr(resource, name) for name in shape.model_fields})
+
+
+class File(Resource):
+    """A file that deliberations may name as evidence."""
+
+    id: str = Field(description="`file-` and the SHA-256 of its bytes")
+    name: str
+    media_type: str = Field(description="By its content")
+    kind: InputKind
+    bytes: int
+    tokens: int = Field(description="An estimate of what it takes of a prompt")
+    pages: int | None = Field(description="Of a PDF")
+    created_at: AwareDatetime
+    expires_at: AwareDatetime | None = Field(description="Null while a deliberation names it")
+
+
+class FileList(Resource):
+    files: tuple[File, ...]
 
 
 class AgentCount(Resource):
@@ -245,7 +266,7 @@ class DeliberationSummary(Resource):
     role: str | None = Field(description="The council's role when all members share it")
     agents: tuple[AgentCount, ...]
     strategy: str
-    task: str = Field(description="The first 200 characters")
+    task: str = Field(description="The first 200 characters; of a conversation, those of the user's last message")
     metadata: dict[str, str]
     created_at: AwareDatetime
     started_at: AwareDatetime | None

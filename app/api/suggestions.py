@@ -12,13 +12,13 @@ GIVEN_CHARS_MAX = 64
 PLACES_DEPTH_MAX = 3
 
 
-def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """`Did you mean X? ` for the known name, or its last part, closest to `given`; empty if none is close."""
-    if not isinstance(given, str) or len(given) > GIVEN_CHARS_MAX:
+def did_you_mean(unknown: object, known: Iterable[str]) -> str:
+    """`Did you mean X? ` for the known name, or its last part, closest to `unknown`; empty if none is close."""
+    if not isinstance(unknown, str) or len(unknown) > GIVEN_CHARS_MAX:
         return ""
     folded = {name.casefold(): name for name in known}
-    parts = [name for name in folded if name.rpartition(".")[2] == given.casefold()]
-    close = parts if len(parts) == 1 else get_close_matches(given.casefold(), folded, n=1)
+    parts = [name for name in folded if name.rpartition(".")[2] == unknown.casefold()]
+    close = parts if len(parts) == 1 else get_close_matches(unknown.casefold(), folded, n=1)
     return f"Did you mean {folded[close[0]]}? " if close else ""
 
 
@@ -35,17 +35,17 @@ def field_places(model: type[BaseModel]) -> Mapping[str, tuple[str, ...]]:
     """The paths of the model's fields by name, as `constraints.timeout_seconds`; those inside lists are left out."""
     schema = _schema(model)
     definitions = schema.get("$defs", {})
-    found: dict[str, tuple[str, ...]] = {}
+    places: dict[str, tuple[str, ...]] = {}
 
     def walk(node: Mapping[str, Any], path: str, depth: int) -> None:
-        for each in _alternatives(node, definitions):
-            for name, inner in each.get("properties", {}).items():
-                found[name] = (*found.get(name, ()), f"{path}{name}")
+        for alternative in _alternatives(node, definitions):
+            for name, inner in alternative.get("properties", {}).items():
+                places[name] = (*places.get(name, ()), f"{path}{name}")
                 if depth < PLACES_DEPTH_MAX:
                     walk(inner, f"{path}{name}.", depth + 1)
 
     walk(schema, "", 1)
-    return found
+    return places
 
 
 def _nodes_at(model: type[BaseModel], location: Sequence[int | str]) -> list[Mapping[str, Any]]:
@@ -54,11 +54,11 @@ def _nodes_at(model: type[BaseModel], location: Sequence[int | str]) -> list[Map
     nodes: list[Mapping[str, Any]] = [schema]
     for part in location:
         nodes = [
-            each.get("items", {}) if isinstance(part, int) else each.get("properties", {}).get(part, {})
+            alternative.get("items", {}) if isinstance(part, int) else alternative.get("properties", {}).get(part, {})
             for node in nodes
-            for each in _alternatives(node, definitions)
+            for alternative in _alternatives(node, definitions)
         ]
-    return [each for node in nodes for each in _alternatives(node, definitions)]
+    return [alternative for node in nodes for alternative in _alternatives(node, definitions)]
 
 
 @lru_cache(maxsize=64)
@@ -69,5 +69,5 @@ def _schema(model: type[BaseModel]) -> dict[str, Any]:
 def _alternatives(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield node
     referred = [definitions[node["$ref"].rpartition("/")[2]]] if "$ref" in node else []
-    for each in (*referred, *node.get("anyOf", ())):
-        yield from _alternatives(each, definitions)
+    for alternative in (*referred, *node.get("anyOf", ())):
+        yield from _alternatives(alternative, definitions)

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 URL_CHARS_MAX = 2_048
-_URL = re.compile(
-    r"(?P<scheme>https?)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(?::(?P<port>[0-9]{1,5}))?(?P<path>[/?][^\s#\\]*)?",
-    re.ASCII,
-)
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)(?P<path>[^#]*)(?P<fragment>#.*)?")
+_AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]]*)(?::(?P<port>[0-9]{0,5}))?")
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _NUMERIC = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _HOST_CHARS_MAX = 253
@@ -62,7 +60,7 @@ def address_refused(address: str) -> bool:
         return True
     if isinstance(parsed, IPv4Address):
         return any(parsed in network for network in _REFUSED_V4)
-    return parsed.scope_id is not None or parsed not in _GLOBAL_V6 or any(parsed in each for each in _REFUSED_V6)
+    return parsed.scope_id is not None or parsed not in _GLOBAL_V6 or any(parsed in network for network in _REFUSED_V6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +68,12 @@ class Target:
     scheme: str
     host: str
     port: int
+    path: str = "/"
+
+    @property
+    def url(self) -> str:
+        """The URL in the one spelling in which it is requested."""
+        return f"{self}{self.path}"
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -85,17 +89,33 @@ class Target:
 
 
 def parsed(url: str) -> Target:
-    if len(url) > URL_CHARS_MAX or not url.isascii() or not url.isprintable():
-        raise UnfitUrl("It is not a URL of visible ASCII characters", f"Give at most {URL_CHARS_MAX}, escaped.")
-    if "@" in url.partition("://")[2].partition("/")[0].partition("?")[0]:
+    """The target of a URL, read as RFC 3986 says: scheme and host in any case. Raises UnfitUrl."""
+    whole = _URL.fullmatch(url)
+    if len(url) > URL_CHARS_MAX:
+        raise UnfitUrl("It is too long", f"Give at most {URL_CHARS_MAX} characters.")
+    if whole is None:
+        raise UnfitUrl("It is not an https URL", "Give https://host/path.")
+    scheme, authority = whole["scheme"].lower(), whole["authority"]
+    if not authority.isascii():
+        raise UnfitUrl(
+            "Its host has other characters than ASCII", "Write the host as DNS does, such as xn--bcher-kva.de."
+        )
+    if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+        raise UnfitUrl("It has characters that a URL must escape", "Percent-encode them, such as a blank as %20.")
+    if scheme not in _DEFAULT_PORTS:
+        raise UnfitUrl(f"Its scheme is {scheme[:16]}", "Give an https URL.")
+    if "@" in authority:
         raise UnfitUrl("It contains credentials", "Leave them out: the signature authenticates the sender.")
-    found = _URL.fullmatch(url)
-    if found is None:
-        raise UnfitUrl("It is not an https URL", "Give https://host/path, without a fragment.")
-    host, port = found["host"].lower(), int(found["port"] or _DEFAULT_PORTS[found["scheme"]])
+    if whole["fragment"] is not None:
+        raise UnfitUrl("It has a fragment", "Leave out what begins with #: no server receives it.")
+    place = _AUTHORITY.fullmatch(authority)
+    if place is None:
+        raise UnfitUrl("Its host or its port cannot be read", "Give https://host/path or https://host:port/path.")
+    port = int(place["port"] or _DEFAULT_PORTS[scheme])
     if not 0 < port < 65_536:
         raise UnfitUrl("Its port is out of range", "Give one from 1 to 65535.")
-    return Target(found["scheme"], _checked_host(host), port)
+    path = whole["path"] if whole["path"].startswith("/") else f"/{whole['path']}"
+    return Target(scheme, _checked_host(place["host"].lower()), port, path)
 
 
 def _checked_host(host: str) -> str:
@@ -104,6 +124,10 @@ def _checked_host(host: str) -> str:
         return str(ip_address(bare))
     except ValueError:
         labels = bare.split(".")
+    if "_" in bare:
+        raise UnfitUrl("Its host has an underscore", "Give a name of letters, digits and hyphens.")
+    if bare.endswith("."):
+        raise UnfitUrl("Its host ends with a dot", "Leave the dot out.")
     if (
         len(bare) > _HOST_CHARS_MAX
         or not all(_LABEL.fullmatch(label) for label in labels)

@@ -55,26 +55,33 @@ def _counts(usage: Usage) -> dict[str, int]:
 
 
 def row_of(tenant: str, state: State) -> dict[str, Any]:
-    found = resource(state, epoch="", retention_s=0)
-    verdict, usage = found.verdict, found.usage
-    won = next((each for each in found.proposals if verdict is not None and each.agent_id == verdict.winner), None)
+    deliberation = resource(state, epoch="", retention_s=0)
+    verdict, usage = deliberation.verdict, deliberation.usage
+    won = next(
+        (
+            proposal
+            for proposal in deliberation.proposals
+            if verdict is not None and proposal.agent_id == verdict.winner
+        ),
+        None,
+    )
     proposals = [
         {
-            **each.model_dump(include={"agent_id", "role", "model", "status", "content", "score", "rank"}),
-            "critiques": len(each.critiques),
-            "completion_tokens": _integer(each.usage.completion_tokens),
+            **proposal.model_dump(include={"agent_id", "role", "model", "status", "content", "score", "rank"}),
+            "critiques": len(proposal.critiques),
+            "completion_tokens": _integer(proposal.usage.completion_tokens),
         }
-        for each in found.proposals
+        for proposal in deliberation.proposals
     ]
     return {
         "tenant": tenant,
-        **{name: getattr(found, name) for name in ("id", "status", "strategy", "task")},
-        **{name: getattr(found, name) for name in ("created_at", "started_at", "ended_at")},
-        "metadata": list(found.metadata.items()),
-        "seed": found.seed,
-        "rounds": found.rounds,
-        "parameters": json.dumps(found.parameters),
-        "agents": [each.model_dump(include={"agent_id", "role", "model"}) for each in found.agents],
+        **{name: getattr(deliberation, name) for name in ("id", "status", "strategy", "task")},
+        **{name: getattr(deliberation, name) for name in ("created_at", "started_at", "ended_at")},
+        "metadata": list(deliberation.metadata.items()),
+        "seed": deliberation.seed,
+        "rounds": deliberation.rounds,
+        "parameters": json.dumps(deliberation.parameters),
+        "agents": [agent.model_dump(include={"agent_id", "role", "model"}) for agent in deliberation.agents],
         "proposals": proposals,
         "winner": verdict and verdict.winner,
         "winner_role": won and won.role,
@@ -83,12 +90,12 @@ def row_of(tenant: str, state: State) -> dict[str, Any]:
         "margin": verdict and verdict.margin,
         "agreement": verdict and verdict.agreement,
         "effective_votes": verdict and verdict.effective_votes,
-        "dissent": verdict and [(each.agent_id, each.preferred) for each in verdict.dissent],
-        "degraded": found.degraded is not None,
-        "problem": found.problem and found.problem.code,
-        "cancelled_by": found.cancellation and found.cancellation.by,
+        "dissent": verdict and [(dissent.agent_id, dissent.preferred) for dissent in verdict.dissent],
+        "degraded": deliberation.degraded is not None,
+        "problem": deliberation.problem and deliberation.problem.code,
+        "cancelled_by": deliberation.cancellation and deliberation.cancellation.by,
         **_counts(usage),
-        "stages": [{"stage": each.stage, "purpose": each.purpose, **_counts(each)} for each in usage.by_stage],
+        "stages": [{"stage": stage.stage, "purpose": stage.purpose, **_counts(stage)} for stage in usage.by_stage],
         "cost": usage.cost and Decimal(usage.cost.amount).quantize(_MILLIONTH),
         "currency": usage.cost and usage.cost.currency,
     }

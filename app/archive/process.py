@@ -16,7 +16,7 @@ from app.deliberation.errors import ArchiveUnavailable
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
 from app.log.stream_settings import ARCHIVE_CONSUMER
-from app.observability.process import STARTED_AT, VERSIONS, work_until_stopped
+from app.observability.process import STARTED_AT, VERSIONS, run_until_stopped
 from app.observability.replica_status import PROJECTORS_SUBJECT
 from app.process_settings import ClusterRules, LogAccess, setting
 from app.settings import DATABASE_URL_DESCRIPTION, ArchiveRetention
@@ -71,11 +71,11 @@ async def _until_usable(database: Database) -> None:
 
 async def serve(settings: ArchiveSettings) -> None:
     """Copy until SIGTERM or SIGINT. Raises what `projector_of` raises."""
-    await work_until_stopped(settings.archive_host, settings.archive_port, "archive_listening", _copy(settings))
+    await run_until_stopped(settings.archive_host, settings.archive_port, "archive_listening", _copy(settings))
 
 
 async def _copy(settings: ArchiveSettings) -> None:
     async with projector_of(settings) as (journal, projector):
-        await journal.answer(PROJECTORS_SUBJECT, lambda: figures(journal, projector))
+        await journal.answer(PROJECTORS_SUBJECT, lambda _: figures(journal, projector))
         log.info("archive_copying")
         await projector.run()

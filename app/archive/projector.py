@@ -18,7 +18,7 @@ from app.archive.database.rows import microseconds, progress_of
 from app.archive.database.store import Copied, Store
 from app.archive.database.tables import position
 from app.archive.database.writing import Opening, Rows
-from app.archive.row_process import Projected, RowProcess, project
+from app.archive.projected import Projected, project
 from app.deliberation.errors import ArchiveRefused, ArchiveUnavailable, InvalidToken, JournalUnavailable
 from app.deliberation.facts import StageOpened, decode, is_acceptance
 from app.deliberation.ports import Journal, Record
@@ -49,7 +49,7 @@ EXPIRE_EVERY_S = 60.0
 _OVER = ".end", ".deleted"
 # The facts of which the first are all.
 _BEGINNING = {("accepted",), ("stage", "1", "opened")}
-# Openings of stages are heard live: with a second filter on the queue the server looks at each partial text.
+# Openings of stages are received live: with a second filter on the queue the server looks at each partial text.
 OPENINGS = "deliberations.*.*.stage.*.opened"
 # Openings wait so many at most for a round in which the queue is empty.
 OPENINGS_MAX = 20_000
@@ -65,19 +65,18 @@ log = structlog.get_logger(__name__)
 class _Read:
     """The facts of some items. `openings` are of deliberations without another fact among them.
 
-    `copied` is how far the log is copied once these are written; `behind` is true while the queue has many more.
+    `copied` is how far the log is copied once these are written.
     """
 
     sequences: Sequence[int]
     facts: Sequence[tuple[Key, Sequence[Record]]]
     log: int
-    behind: bool
     openings: Sequence[Opening] = ()
     copied: Copied | None = None
 
 
 class Projector:
-    """Takes items in rounds. While one is written, rows of the next are made, and one is read.
+    """Takes items in rounds. While one batch is written, rows of the second are made, and the third is read.
 
     `counts` counts deliberations: `written`, `deleted`, `expired`, and `skipped` for facts that cannot be read, are
     refused by the database, or have left the log. `failure` says why the projector waits.
@@ -97,24 +96,23 @@ class Projector:
         self._store = store
         self._coordinators = coordinator_queues(clusters)
         self._retention = timedelta(seconds=retention_s)
-        self._retentions = {tenant: timedelta(seconds=each) for tenant, each in (retentions_s or {}).items()}
-        self._queue = WorkQueue(journal, HELD_MAX, self._take, consumer=ARCHIVE_CONSUMER, standing=False)
+        self._retentions = {tenant: timedelta(seconds=kept_s) for tenant, kept_s in (retentions_s or {}).items()}
+        self._queue = WorkQueue(journal, HELD_MAX, self._on_item, consumer=ARCHIVE_CONSUMER, standing=False)
         self._waiting: dict[int, QueueItem] = {}
         self._writing: dict[int, QueueItem] = {}
-        self._row_process = RowProcess()
         self._read = asyncio.Queue[_Read](maxsize=1)
         self._made = asyncio.Queue[tuple[_Read, Sequence[Projected]]](maxsize=1)
         # The last sequence of deliberations to which nothing more is expected, oldest read first.
         self._copied: dict[Key, int] = {}
         self._epoch = ""
-        # Openings that were heard and not written, oldest first: of a deliberation the first and the last one.
+        # Openings that were received and not written, oldest first: of a deliberation the first and the last one.
         self._openings: dict[Key, tuple[Record, ...]] = {}
         # Until an earlier process's items are acknowledged or redelivered, the queue is not all that is missing.
         self._complete = False
 
     async def run(self) -> None:
         openings = Projection(
-            self._journal, (OPENINGS,), self._hear, self._replay, lambda projection: projection.stale.wait()
+            self._journal, (OPENINGS,), self._on_record, self._replay, lambda projection: projection.stale.wait()
         )
         try:
             async with asyncio.TaskGroup() as group:
@@ -127,12 +125,11 @@ class Projector:
                 group.create_task(self._make_batches())
                 group.create_task(self._write_batches())
         finally:
-            self._row_process.close()
             await self._queue.close()
             for item in [*self._writing.values(), *self._waiting.values()]:
                 await self._queue.requeue(item)
 
-    def _take(self, item: QueueItem) -> None:
+    def _on_item(self, item: QueueItem) -> None:
         sequence = item.record.sequence
         held = self._writing if sequence in self._writing else self._waiting
         if sequence in held:
@@ -140,7 +137,7 @@ class Projector:
             self._queue.drop()
         held[sequence] = item
 
-    def _hear(self, record: Record) -> None:
+    def _on_record(self, record: Record) -> None:
         """Keep the opening of a stage until its deliberation's row is written."""
         key = record.tokens[1], record.tokens[2]
         self._openings[key] = (*self._openings.get(key, ())[:1], record)
@@ -148,9 +145,9 @@ class Projector:
             del self._openings[next(iter(self._openings))]
 
     async def _replay(self, journal: Journal) -> None:
-        """Read the openings that were not heard. Up to the place of the coordinators all deliberations have ended."""
+        """Read the openings that were not received. Up to the coordinators' place all deliberations have ended."""
         async for record in journal.read(OPENINGS, (await journal.queue(*self._coordinators)).acknowledged_to):
-            self._hear(record)
+            self._on_record(record)
 
     async def _check_complete(self) -> None:
         """Wait for items that a process before this one has taken and not acknowledged."""
@@ -177,41 +174,36 @@ class Projector:
             if chosen or copied is not None:
                 # Of what the queue still has, the acceptance may be missing.
                 known = openings if emptied and not self._waiting else {}
-                ask = partial(self._read_all, chosen, emptied is False, known, copied)
+                ask = partial(self._read_all, chosen, known, copied)
                 await self._read.put(await self._until_answered(ask))
             if not chosen or (emptied is not False and len(chosen) < BATCH_MAX):
                 await asyncio.sleep(FETCH_EVERY_S)
 
     async def _make_batches(self) -> None:
-        """Make rows of the facts that were read, in the second process while this one is behind."""
+        """Make rows of the facts that were read, in a thread: the event loop answers while a batch is long."""
         while True:
             read = await self._read.get()
-            given = read.facts, read.log, self._store.dialect
-            if not read.facts:
-                projected = []
-            elif read.behind:
-                projected = await self._row_process.project(*given)
-            else:
-                # In a thread, because the event loop would not answer for as long as a batch of long answers takes.
-                projected = await asyncio.to_thread(project, *given)
-            for each in projected:
-                if each.fault:
-                    log.error("archive_skipped", deliberation_id=each.key[1], error=each.fault)
-                if each.unfinished_at is not None or each.unreadable:
-                    self._copied.pop(each.key, None)
+            projected = list[Projected]()
+            if read.facts:
+                projected = await asyncio.to_thread(project, read.facts, read.log, self._store.dialect)
+            for projection in projected:
+                if projection.fault:
+                    log.error("archive_skipped", deliberation_id=projection.key[1], error=projection.fault)
+                if projection.unfinished_at is not None or projection.unreadable:
+                    self._copied.pop(projection.key, None)
             await self._made.put((read, projected))
 
     async def _write_batches(self) -> None:
         while True:
             read, projected = await self._made.get()
-            made = [each.rows for each in projected if each.rows is not None]
+            made = [projection.rows for projection in projected if projection.rows is not None]
             rows = await self._put(made, read.openings, read.copied)
-            deleted = sum(each.words is None for each in rows)
+            deleted = sum(row.words is None for row in rows)
             self.counts["written"] += len(rows) - deleted
             self.counts["deleted"] += deleted
             self.counts["skipped"] += len(projected) - len(rows)
-            unfinished_at = {each.key[1]: each.unfinished_at for each in projected}
-            unreadable = {each.key[1] for each in projected if each.unreadable}
+            unfinished_at = {projection.key[1]: projection.unfinished_at for projection in projected}
+            unreadable = {projection.key[1] for projection in projected if projection.unreadable}
             for sequence in read.sequences:
                 item = self._writing.pop(sequence, None)
                 if item is None:
@@ -238,7 +230,7 @@ class Projector:
             await self._until_answered(partial(self._store.put, rows, openings, copied))
         except ArchiveRefused as exc:
             if len(rows) > 1 or (rows and (openings or copied)):
-                taken = [each for row in rows for each in await self._put([row])]
+                taken = [written for row in rows for written in await self._put([row])]
                 await self._put([], openings, copied)
                 return taken
             self.failure = ""
@@ -261,7 +253,7 @@ class Projector:
                 return answer
 
     async def _read_all(
-        self, sequences: Sequence[int], behind: bool, heard: Mapping[Key, Sequence[Record]], copied: Copied | None
+        self, sequences: Sequence[int], received: Mapping[Key, Sequence[Record]], copied: Copied | None
     ) -> _Read:
         """Read the deliberations of these items that no earlier round covers, up to BATCH_BYTES_MAX."""
         epoch = (await self._journal.state()).epoch
@@ -271,7 +263,7 @@ class Projector:
             self._copied.clear()
             if replaced:
                 self._drop_held()
-                return _Read((), (), number, behind)
+                return _Read((), (), number)
         if copied is not None and copied.epoch != epoch:
             copied = None
         records = [self._writing[sequence].record for sequence in sequences]
@@ -280,10 +272,10 @@ class Projector:
         whole = len(records) == BATCH_MAX
         facts, size, left = list[tuple[Key, Sequence[Record]]](), 0, iter(due.items())
         while size < BATCH_BYTES_MAX and (some := list(islice(left, READ_AT_ONCE))):
-            asked = [(key, [*known, *heard.get(key, ())]) for key, known in some]
-            found = await asyncio.gather(*(self._facts(key, known, whole) for key, known in asked))
-            size += sum(len(record.data) for _, each in found for record in each)
-            facts += found
+            asked = [(key, [*known, *received.get(key, ())]) for key, known in some]
+            histories = await asyncio.gather(*(self._facts(key, known, whole) for key, known in asked))
+            size += sum(len(record.data) for _, history in histories for record in history)
+            facts += histories
         self._note(facts)
         put_back = {record.sequence for _, unread in left for record in unread}
         for sequence in put_back:
@@ -291,13 +283,13 @@ class Projector:
         sequences = [sequence for sequence in sequences if sequence not in put_back]
         read = {key for key, _ in facts}
         alone = [
-            _opening(key, record, number) for key, records in heard.items() if key not in read for record in records
+            _opening(key, record, number) for key, records in received.items() if key not in read for record in records
         ]
-        for key, records in heard.items():
+        for key, records in received.items():
             if self._openings.get(key) == records:
                 del self._openings[key]
-        openings = [each for each in alone if each is not None]
-        return _Read(sequences, facts, number, behind, openings, None if put_back else copied)
+        openings = [opening for opening in alone if opening is not None]
+        return _Read(sequences, facts, number, openings, None if put_back else copied)
 
     def _drop_held(self) -> None:
         for _ in range(len(self._writing) + len(self._waiting)):
@@ -324,7 +316,7 @@ class Projector:
 
     async def _facts(self, key: Key, records: Sequence[Record], whole: bool) -> tuple[Key, Sequence[Record]]:
         """Returns a tombstone alone, none on a foreign subject, else all facts; `whole` completes beginnings too."""
-        tails = {("accepted",) if is_acceptance(each.subject) else tuple(each.tokens[3:]) for each in records}
+        tails = {("accepted",) if is_acceptance(record.subject) else tuple(record.tokens[3:]) for record in records}
         if ("deleted",) not in tails and (whole or not {("accepted",)} <= tails <= _BEGINNING):
             try:
                 return key, await self._journal.facts(*key, known=records)
@@ -347,7 +339,7 @@ class Projector:
         while True:
             with suppress(ArchiveUnavailable, ArchiveRefused):
                 now = datetime.now(UTC)
-                before = {tenant: now - each for tenant, each in self._retentions.items()}
+                before = {tenant: now - retention for tenant, retention in self._retentions.items()}
                 while removed := await self._store.expire(now - self._retention, before):
                     self.counts["expired"] += removed
                     expired += removed

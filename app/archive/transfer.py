@@ -6,6 +6,7 @@ tombstone; the last counts them. Facts keep their sequences, so event ids stay t
 
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, NamedTuple
@@ -74,26 +75,27 @@ def _line(row: ArchivedRow) -> bytes:
     begin = f'{{"tenant":"{row.tenant}","id":"{row.deliberation_id}",'
     if row.archived is None:
         return f'{begin}"deleted_at":"{row.at.isoformat()}"}}\n'.encode()
-    facts = b",".join(b"[%d,%s]" % (each.sequence, each.data) for each in row.archived.records)
+    facts = b",".join(b"[%d,%s]" % (record.sequence, record.data) for record in row.archived.records)
     return b'%s"log":"%s","facts":[%s]}\n' % (begin.encode(), row.archived.epoch.encode(), facts)
 
 
 async def export_archive(store: Store, chosen: RowFilter, counts: Counter[str]) -> AsyncGenerator[bytes]:
     """Yields the lines; raises ArchiveUnavailable. `counts` counts them, and the `unfinished`, which are left out."""
     yield to_json({"format": FORMAT, "version": FORMAT_VERSION, "logs": await store.logs()}) + b"\n"
-    async for row in store.rows(chosen):
-        kind = "tombstones" if row.deleted else "unfinished" if row.archived is None else "deliberations"
-        counts[kind] += 1
-        if kind != "unfinished":
-            yield _line(row)
+    async with aclosing(store.rows(chosen)) as rows:
+        async for row in rows:
+            kind = "tombstones" if row.deleted else "unfinished" if row.archived is None else "deliberations"
+            counts[kind] += 1
+            if kind != "unfinished":
+                yield _line(row)
     yield to_json({"deliberations": counts["deliberations"], "tombstones": counts["tombstones"]}) + b"\n"
 
 
 def _read(number: int, line: bytes) -> AnyLine:
     try:
-        found: Any = from_json(line)
-        kind = next((each for key, each in _KINDS.items() if isinstance(found, dict) and key in found), Header)
-        return kind.model_validate(found)
+        document: Any = from_json(line)
+        kind = next((form for key, form in _KINDS.items() if isinstance(document, dict) and key in document), Header)
+        return kind.model_validate(document)
     except ValidationError as exc:
         fault = exc.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, fault["loc"])) or "the line"
@@ -110,19 +112,19 @@ def _check_times(number: int, event: BaseModel, now: datetime) -> None:
             raise InvalidRequest(f"{detail}. {AGAIN}")
 
 
-def _written(number: int, found: ExportedDeliberation, now: datetime) -> Written:
+def _written(number: int, exported: ExportedDeliberation, now: datetime) -> Written:
     """Returns the deliberation of a line; raises InvalidRequest unless its facts reach from acceptance to end."""
-    records, stem = list[Record](), prefix(found.tenant, found.id)
+    records, stem = list[Record](), prefix(exported.tenant, exported.id)
     try:
-        for sequence, fact in found.facts:
+        for sequence, fact in exported.facts:
             data = to_json(fact)
             event = decode(data)
             if isinstance(event, NewerEvent):
                 raise InvalidRequest(
-                    f"Line {number} holds what is no fact to this version, in deliberation {found.id}. Import it by "
+                    f"Line {number} holds what is no fact to this version, in deliberation {exported.id}. Import it by "
                     "the version that exported it, or a newer one."
                 )
-            if event.deliberation_id != found.id or (records and sequence <= records[-1].sequence):
+            if event.deliberation_id != exported.id or (records and sequence <= records[-1].sequence):
                 raise UnexpectedFact(f"fact {sequence} is out of place")
             _check_times(number, event, now)
             records.append(Record(f"{stem}.{suffix(event)}", sequence, data))
@@ -130,14 +132,14 @@ def _written(number: int, found: ExportedDeliberation, now: datetime) -> Written
             raise UnexpectedFact("a fact stands there twice")
         state = state_of(records)
     except ValidationError as exc:
-        raise InvalidRequest(f"Line {number} holds what is no fact, in deliberation {found.id}. {AGAIN}") from exc
+        raise InvalidRequest(f"Line {number} holds what is no fact, in deliberation {exported.id}. {AGAIN}") from exc
     except InvalidRequest:
         raise
     except DeliberationError as exc:
-        raise InvalidRequest(f"Line {number} holds no deliberation, in {found.id}: {exc}. {AGAIN}") from exc
+        raise InvalidRequest(f"Line {number} holds no deliberation, in {exported.id}: {exc}. {AGAIN}") from exc
     if state is None or not state.ended:
-        raise InvalidRequest(f"Line {number} holds deliberation {found.id} without acceptance or end. {AGAIN}")
-    return Written(found.tenant, found.id, at=state.accepted.ts, state=state, records=records)
+        raise InvalidRequest(f"Line {number} holds deliberation {exported.id} without acceptance or end. {AGAIN}")
+    return Written(exported.tenant, exported.id, at=state.accepted.ts, state=state, records=records)
 
 
 @dataclass(slots=True)
@@ -160,7 +162,7 @@ class _Batch:
             await self.store.write(log, written)
 
 
-async def _take_logs(store: Store, header: Header) -> None:
+async def _register_logs(store: Store, header: Header) -> None:
     known = await store.logs()
     common = min(len(known), len(header.logs))
     if known[:common] != list(header.logs[:common]):
@@ -186,26 +188,26 @@ async def import_archive(store: Store, lines: AsyncIterable[bytes], now: datetim
     number = 0
     async for line in lines:
         number += 1
-        found = _read(number, line)
-        if isinstance(found, Header) != (number == 1) or footer is not None:
+        parsed = _read(number, line)
+        if isinstance(parsed, Header) != (number == 1) or footer is not None:
             raise InvalidRequest(f"Line {number} is out of place. {AGAIN}")
-        match found:
+        match parsed:
             case Header():
-                header = found
-                await _take_logs(store, header)
+                header = parsed
+                await _register_logs(store, header)
             case ExportedDeliberation():
-                if header is None or found.log not in header.logs:
+                if header is None or parsed.log not in header.logs:
                     raise InvalidRequest(f"Line {number} names a log that the first line lacks. {AGAIN}")
-                written = _written(number, found, now)
-                batch.add(number, found.log, written, len(line))
+                written = _written(number, parsed, now)
+                batch.add(number, parsed.log, written, len(line))
                 oldest = min(oldest or written.at, written.at)
                 counts["deliberations"] += 1
             case ExportedTombstone():
-                _check_times(number, found, now)
-                batch.add(number, "", Written(found.tenant, found.id, at=found.deleted_at), len(line))
+                _check_times(number, parsed, now)
+                batch.add(number, "", Written(parsed.tenant, parsed.id, at=parsed.deleted_at), len(line))
                 counts["tombstones"] += 1
             case Footer():
-                footer = found
+                footer = parsed
         if len(batch.keys) >= BATCH_MAX or batch.size >= BATCH_BYTES_MAX:
             await batch.write()
             batch = _Batch(store)

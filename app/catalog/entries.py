@@ -1,5 +1,6 @@
 """The entries of lists, and the filter of a list."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,9 +19,42 @@ BENCH = ("bench", "quality")
 """The metadata of deliberations that `deliberate bench` submits."""
 
 
+# As façades of chats write it; the mark is in the head, so that no message can forge another one.
+_CONVERSATION = re.compile(
+    r"Write the assistant's next message in the conversation below[^\n]* carries the mark ([0-9a-f]{12})\.\n"
+)
+
+
+# Of a task that is stored as an input, acceptances have the beginning and the end, where a conversation has its last
+# message.
+SHOWN_TASK_CHARS = 4_000
+_LEFT_OUT = "\n[…]\n"
+
+
+def shown_task(task: str) -> str:
+    half = SHOWN_TASK_CHARS // 2
+    return f"{task[:half]}{_LEFT_OUT}{task[-half:]}"
+
+
+def headline(task: str) -> str:
+    """The first TASK_CHARS_MAX characters of a task; of a conversation those of the user's last message.
+
+    Of a message that is longer than the end of a stored task, the first that are left.
+    """
+    head = _CONVERSATION.match(task)
+    if head is not None:
+        half = SHOWN_TASK_CHARS // 2
+        if task[half:-half] == _LEFT_OUT:
+            task = task[-half:]
+        _, asked, message = task.rpartition(f"[{head[1]} user")
+        if asked:
+            task = message.partition("]\n")[2].partition(f"\n\n[{head[1]} ")[0]
+    return task[:TASK_CHARS_MAX]
+
+
 @dataclass(slots=True)
 class Entry:
-    """A deliberation in a list. `sequence` is that of its acceptance, others those of changes; 0 while unknown."""
+    """A deliberation in a list. `sequence` is the acceptance's, other sequences are those of changes; 0 is unknown."""
 
     tenant: str
     id: str
@@ -45,14 +79,14 @@ class Entry:
     winner: str | None = None
     degraded: bool | None = None
 
-    def take(self, fact: Event, sequence: int) -> None:
+    def apply(self, fact: Event, sequence: int) -> None:
         """Apply a fact. Facts may come in any order; one that changes no status and no acceptance is ignored."""
         match fact:
             case Accepted():
                 specification = fact.specification
                 self.sequence, self.created_at = sequence, fact.ts
                 self.roles = Counter(agent.role for agent in specification.agents)
-                self.strategy, self.task = specification.strategy, specification.task[:TASK_CHARS_MAX]
+                self.strategy, self.task = specification.strategy, headline(specification.task)
                 self.priority, self.cluster = specification.priority, specification.cluster
                 self.metadata, self.max_cost = specification.metadata, specification.budget.max_cost
             case StageOpened():

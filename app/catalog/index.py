@@ -63,14 +63,14 @@ class Catalog:
 
     def _clear(self) -> None:
         self.caught_up = False
-        # The active deliberations, and those with a fact that was heard without the acceptance.
+        # The active deliberations, and those with a fact that was received without the acceptance.
         self._entries: dict[Key, Entry] = {}
         # Ended deliberations, the oldest first; None for a deleted one.
         self._past: dict[Key, Entry | None] = {}
         self.backlog.clear()
         # All facts up to here were applied; and those up to the second, while no live fact was lost.
         self._applied_to = 0
-        self._heard_to = 0
+        self._received_to = 0
 
     def require_caught_up(self) -> Self:
         if not self.caught_up:
@@ -79,7 +79,7 @@ class Catalog:
 
     async def follow(self, journal: Journal) -> None:
         await Projection(
-            journal, self._patterns, self._hear, self._catch_up, partial(self._until_resync, journal)
+            journal, self._patterns, self._on_record, self._catch_up, partial(self._until_resync, journal)
         ).run()
 
     async def _catch_up(self, journal: Journal) -> None:
@@ -112,22 +112,22 @@ class Catalog:
         if state.epoch != self.require_caught_up().epoch:
             raise JournalUnavailable("The log was replaced and has not been read yet.")
         async with self._completion:
-            heard = self._following is not None and not self._following.stale.is_set()
-            known_to = max(self._applied_to, self._heard_to if heard else 0)
+            live = self._following is not None and not self._following.stale.is_set()
+            known_to = max(self._applied_to, self._received_to if live else 0)
             if known_to < state.last_sequence:
-                found = await asyncio.gather(*(_all(journal.read(pattern, known_to)) for pattern in self._patterns))
-                for record in chain.from_iterable(found):
+                missed = await asyncio.gather(*(_all(journal.read(pattern, known_to)) for pattern in self._patterns))
+                for record in chain.from_iterable(missed):
                     self.apply(record)
                 self._applied_to = max(self._applied_to, state.last_sequence)
             await self._load_missing(journal)
 
     async def _until_resync(self, journal: Journal, projection: Projection) -> None:
         """Wait until a replay is needed. After a whole period without a loss, the received facts are complete."""
-        heard_to = self._applied_to
+        received_to = self._applied_to
         self._following = projection
         try:
             while not await projection.stale_within(CHECK_S):
-                settled, heard_to = heard_to, max(self._applied_to, self._heard_to)
+                settled, received_to = received_to, max(self._applied_to, self._received_to)
                 self._applied_to = max(self._applied_to, settled)
                 self._forget_expired()
                 with suppress(JournalUnavailable):
@@ -137,8 +137,8 @@ class Catalog:
         finally:
             self._following = None
 
-    def _hear(self, record: Record) -> None:
-        self._heard_to = max(self._heard_to, record.sequence)
+    def _on_record(self, record: Record) -> None:
+        self._received_to = max(self._received_to, record.sequence)
         self.apply(record)
 
     def observe(self, record: Record) -> None:
@@ -175,7 +175,7 @@ class Catalog:
         if entry is None:
             entry = self._entries[key] = Entry(tenant, deliberation_id, first_fact_at=fact.ts)
         ended = entry.ended is not None
-        entry.take(fact, record.sequence)
+        entry.apply(fact, record.sequence)
         if past is not None:
             return
         if not ended and entry.ended is not None and (waiter := self._waiters.pop(key, None)):
@@ -228,7 +228,7 @@ class Catalog:
             fact, key = decode(record.data), (tenant, record.tokens[2])
             if isinstance(fact, NewerEvent):
                 continue
-            recalled.setdefault(key, Entry(*key, first_fact_at=fact.ts)).take(fact, record.sequence)
+            recalled.setdefault(key, Entry(*key, first_fact_at=fact.ts)).apply(fact, record.sequence)
         for key, entry in recalled.items():
             if entry.ended is not None:
                 self._remember(key, entry)
@@ -277,8 +277,8 @@ async def _all(records: AsyncIterator[Record]) -> list[Record]:
 
 
 async def _facts(journal: Journal, keys: Sequence[Key]) -> list[Record]:
-    found = list[Record]()
+    records = list[Record]()
     for begin in range(0, len(keys), LOADED_AT_ONCE):
         some = keys[begin : begin + LOADED_AT_ONCE]
-        found += await journal.last([f"{prefix(*key)}.{tail}" for key in some for tail in ("*", "stage.1.opened")])
-    return found
+        records += await journal.last([f"{prefix(*key)}.{tail}" for key in some for tail in ("*", "stage.1.opened")])
+    return records

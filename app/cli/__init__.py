@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from app.cli.commands import CommandLine
+from app.cli.commands import CommandLine, panel_of
 from app.cli.exits import EXIT_HELP
 
 cli = typer.Typer(
@@ -22,13 +22,13 @@ cli = typer.Typer(
 _ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
-@cli.command(context_settings=_ANY_ARGUMENTS, add_help_option=False)
+@cli.command(context_settings=_ANY_ARGUMENTS, add_help_option=False, rich_help_panel=panel_of("simulator"))
 def simulator(context: typer.Context) -> NoReturn:
     """Run the simulator, an OpenAI-compatible engine without weights; --help shows its arguments."""
     _become("serve_deployments.simulator", context.args)
 
 
-@cli.command(context_settings=_ANY_ARGUMENTS, add_help_option=False)
+@cli.command(context_settings=_ANY_ARGUMENTS, add_help_option=False, rich_help_panel=panel_of("worker"))
 def worker(context: typer.Context) -> NoReturn:
     """Run a worker without Ray: `--role DEV --concurrency 16`; --help shows its arguments."""
     _become("serve_deployments.agent", context.args)

@@ -8,7 +8,7 @@ import sys
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 from uuid import uuid4
 
 import typer
@@ -18,6 +18,7 @@ from rich.text import Text
 from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
 from app.cli.exits import CommandError, Exit, cause, exit_of, naming_options, output, run
+from app.cli.files import STDIN, LocalFile, local_files, uploaded_evidence
 from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption, nested_values, pairs
 from app.cli.render.figures import quote_text
 from app.cli.render.lines import heartbeats, print_to_stderr
@@ -48,6 +49,7 @@ _OPTIONS = {
     "/workspace/git": "--workspace",
     "/workspace/ref": "--ref",
     "/workspace/files": "--files",
+    "/evidence": "--file",
     "Idempotency-Key": "--idempotency-key",
     **{f"/{name}": f"--{name}" for name in ("role", "strategy", "rounds", "quorum", "seed")},
 }
@@ -58,12 +60,14 @@ _ROLE = re.compile(r"[\w-]+")
 
 
 def parse_council(text: str) -> list[JsonObject]:
-    """Parses `DEV:2,QA` into the `agents` of a request; raises typer.BadParameter."""
+    """The `agents` of a request: `DEV:2,QA`, or a JSON list of members in the file of `@path`; raises BadParameter."""
+    if text.startswith("@"):
+        return _json_list(_file_text(text[1:], "--council"), "--council")
     agents: list[JsonObject] = []
     for entry in text.split(","):
         role, _, count = entry.strip().partition(":")
         if not _ROLE.fullmatch(role) or (count and not count.isdecimal()):
-            raise typer.BadParameter(f"--council takes ROLE:COUNT,ROLE:COUNT, not {text!r}")
+            raise typer.BadParameter(f"--council takes ROLE:COUNT,ROLE:COUNT or @file, not {text!r}")
         if count and not int(count):
             raise typer.BadParameter(f"--council: the count of {role} is 0; give 1 or more, or leave {role} out")
         agents.append({"role": role, "count": int(count or 1)})
@@ -74,62 +78,68 @@ def parse_rubric(text: str) -> str | list[Any]:
     """A rubric: a text, or a JSON list that begins with `[`; `@path` names a file with either."""
     if text.startswith("@"):
         text = _file_text(text[1:], "--rubric")
-    if not text.lstrip().startswith("["):
-        return text
+    return _json_list(text, "--rubric") if text.lstrip().startswith("[") else text
+
+
+def _json_list(text: str, option: str) -> list[Any]:
     try:
-        criteria = json.loads(text)
+        items = json.loads(text)
     except ValueError as exc:
-        raise typer.BadParameter(f"--rubric begins like a JSON list but does not parse: {exc}") from exc
-    if not criteria:
-        raise typer.BadParameter("--rubric has no criterion: give one or more, or leave it out")
-    return criteria
+        raise typer.BadParameter(f"{option} is no JSON list: {exc}") from exc
+    if not isinstance(items, list):
+        raise typer.BadParameter(f"{option} is no JSON list")
+    if not items:
+        raise typer.BadParameter(f"{option} is an empty list: give one entry or more, or leave it out")
+    return cast("list[Any]", items)
 
 
 def _file_text(path: str, option: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        if path == "-":
+            return sys.stdin.read().removeprefix("\ufeff")
+        return Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
         raise typer.BadParameter(f"{option}: {path} cannot be read: {cause(exc)}") from exc
 
 
-def task_text(task: str | None, file: str | None) -> str:
-    """The task from the argument, a file, or stdin (`-`); raises typer.BadParameter unless exactly one is given."""
-    if (task is None) == (file is None):
-        raise typer.BadParameter("give the task either as TASK or by --file")
-    if task is not None:
+def task_text(task: str | None, task_file: str | None) -> str:
+    """The task from the argument, a file, or stdin (`-` for either); raises typer.BadParameter unless one is given."""
+    if (task is None) == (task_file is None):
+        raise typer.BadParameter("give the task either as TASK or by --task-file")
+    if task is not None and task != "-":
         return task
-    return sys.stdin.read() if file == "-" else _file_text(file or "", "--file")
+    return _file_text(task_file or "-", "--task-file")
 
 
-def workspace_of(given: str, ref: str | None) -> JsonObject:
+def workspace_of(source: str, ref: str | None) -> JsonObject:
     """The workspace of a request: a URL as it is; of a path, the repository that holds it, as an absolute path.
 
     Standard error names uncommitted changes: agents do not see them.
     """
-    if "://" in given:
-        return _given(git=given, ref=ref)
-    top = _git(given, "rev-parse", "--show-toplevel")
+    if "://" in source:
+        return _present(git=source, ref=ref)
+    top = _git(source, "rev-parse", "--show-toplevel")
     if ref is None and top is not None and (changed := _git(top, "status", "--porcelain")):
         count = len(changed.splitlines())
         print_to_stderr(f"{top}: {count} uncommitted change{'s' * (count != 1)} will not be seen; commit first")
-    return _given(git=top or str(Path(given).resolve()), ref=ref)
+    return _present(git=top or str(Path(source).resolve()), ref=ref)
 
 
-def files_of(given: Sequence[str]) -> JsonObject:
+def files_of(names: Sequence[str]) -> JsonObject:
     """The workspace of a request that sends files, named from the current directory; raises typer.BadParameter.
 
     Of a directory all files below it are sent but hidden ones and links. Standard error names those that are no text.
     """
     here, files = Path.cwd(), dict[str, str]()
-    for name in given:
+    for name in names:
         path = Path(name).resolve()
         base = here if path.is_relative_to(here) else path.parent
-        for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            place = unicodedata.normalize("NFC", each.relative_to(base).as_posix())
-            if each == path:
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            place = unicodedata.normalize("NFC", file.relative_to(base).as_posix())
+            if file == path:
                 files[place] = _file_text(name, "--files")
-            elif each.is_file() and not _is_left_out(each, path):
-                if (text := _text_of(each)) is None:
+            elif file.is_file() and not _is_left_out(file, path):
+                if (text := _text_of(file)) is None:
                     print_to_stderr(f"{place} is not sent: it is no UTF-8 text")
                 else:
                     files[place] = text
@@ -142,7 +152,7 @@ def _is_left_out(path: Path, below: Path) -> bool:
 
 def _text_of(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):
         return None
 
@@ -150,15 +160,15 @@ def _text_of(path: Path) -> str | None:
 def _git(directory: str, *arguments: str) -> str | None:
     """The output of git in the user's own repository; None after a failure of git."""
     try:
-        found = subprocess.run(
+        completed = subprocess.run(
             ["git", "-C", directory, *arguments], capture_output=True, text=True, timeout=GIT_WITHIN_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip()
+    return completed.stdout.strip()
 
 
-def _given(**fields: Any) -> JsonObject:  # noqa: ANN401 -- the fields of a JSON object
+def _present(**fields: Any) -> JsonObject:  # noqa: ANN401 -- the fields of a JSON object
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
@@ -166,14 +176,14 @@ async def _ask(
     body: JsonObject,
     gateway: GatewayClient,
     idempotency_key: str,
+    attached: Sequence[LocalFile],
     *,
     detach: bool,
     live: bool,
     as_json: bool,
 ) -> Exit:
     async with gateway:
-        if "follows" in body:
-            body = {**body, "follows": [await full_id(gateway, id) for id in body["follows"]]}
+        body = await _resolved(body, gateway, attached)
         async with heartbeats(lambda: f"still waiting for {gateway.url} to accept it", print_to_stderr):
             resource = await _submit(gateway, body, idempotency_key)
         deliberation_id = str(resource["id"])
@@ -198,16 +208,21 @@ async def _ask(
             hint = Text("\n".join([f"{deliberation_id} continues:", *commands]), "dim")
             Console(stderr=True, highlight=False).print(hint)
             raise
-        found = parsed(Deliberation, resource)
+        deliberation = parsed(Deliberation, resource)
         if not live:
-            output(resource, lambda: deliberation_report(found), as_json=as_json)
-        return exit_of(found.status)
+            output(resource, lambda: deliberation_report(deliberation), as_json=as_json)
+        return exit_of(deliberation.status)
 
 
-async def _price(body: JsonObject, gateway: GatewayClient, *, as_json: bool) -> Exit:
+async def _resolved(body: JsonObject, gateway: GatewayClient, attached: Sequence[LocalFile]) -> JsonObject:
+    """The body with whole ids of what it follows, and with the attached files, which are uploaded, as evidence."""
+    follows = [await full_id(gateway, id) for id in body.get("follows", [])]
+    return body | _present(follows=follows, evidence=await uploaded_evidence(gateway, attached))
+
+
+async def _price(body: JsonObject, gateway: GatewayClient, attached: Sequence[LocalFile], *, as_json: bool) -> Exit:
     async with gateway:
-        if "follows" in body:
-            body = {**body, "follows": [await full_id(gateway, id) for id in body["follows"]]}
+        body = await _resolved(body, gateway, attached)
         with naming_options(_OPTIONS):
             document = await gateway.request("POST", "/deliberations/quote", body=body)
     return output(document, lambda: quote_text(parsed(Quote, document)), as_json=as_json)
@@ -228,7 +243,11 @@ async def _submit(gateway: GatewayClient, body: JsonObject, idempotency_key: str
 
 
 CouncilOption = Annotated[
-    str | None, typer.Option(metavar="DEV:2,QA:1", help="A mixed council, instead of --role and --agents.")
+    str | None,
+    typer.Option(
+        metavar="DEV:2,QA:1|@FILE",
+        help="A mixed council, instead of --role and --agents; @file has a JSON list of members with their personas.",
+    ),
 ]
 ParameterOption = Annotated[
     list[str] | None,
@@ -243,7 +262,18 @@ def ask(
     data_dir: StackOption = None,
     api_key: ApiKeyOption = None,
     as_json: JsonOption = False,
-    file: Annotated[str | None, typer.Option(metavar="PATH", help="Read the task from a file; - is stdin.")] = None,
+    task_file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Read the task from a file; - is stdin.")
+    ] = None,
+    attached: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--file",
+            "--image",
+            metavar="PATH",
+            help="Text, PDF, docx or picture for every agent; - is stdin; repeatable.",
+        ),
+    ] = None,
     role: Annotated[str | None, typer.Option(help="Role of every agent. (default: DEV)")] = None,
     agents: Annotated[int | None, typer.Option(metavar="N", help="Number of agents. (default: 3, of single 1)")] = None,
     council: CouncilOption = None,
@@ -297,38 +327,41 @@ def ask(
         raise typer.BadParameter("--ref names a commit of --workspace: give both")
     if files and workspace is not None:
         raise typer.BadParameter("--files are the workspace: omit --workspace")
+    if STDIN in (attached or []) and STDIN in (task, task_file):
+        raise typer.BadParameter("--file - and the task would both read stdin: give one of them another way")
     # Only the given options, so that every default is the gateway's.
-    body = _given(
-        task=task_text(task, file),
+    body = _present(
+        task=task_text(task, task_file),
         role=role,
         num_agents=agents,
         agents=None if council is None else parse_council(council),
         strategy=strategy,
         parameters=nested_values(parameter or [], "--parameter"),
         rounds=rounds,
-        constraints=_given(
+        constraints=_present(
             rubric=None if rubric is None else parse_rubric(rubric),
             requirements=requirement,
             timeout_seconds=timeout,
             on_deadline=on_deadline,
         ),
         quorum=quorum,
-        budget=_given(max_tokens=budget_tokens, max_calls=budget_calls, max_cost=budget_cost),
-        sampling=_given(temperature=temperature, max_tokens=max_tokens),
+        budget=_present(max_tokens=budget_tokens, max_calls=budget_calls, max_cost=budget_cost),
+        sampling=_present(temperature=temperature, max_tokens=max_tokens),
         seed=seed,
         priority=priority,
         cluster=cluster,
         metadata=pairs(meta or [], "--meta"),
         follows=follows,
         workspace=files_of(files) if files else None if workspace is None else workspace_of(workspace, ref),
-        webhook=_given(url=webhook),
+        webhook=_present(url=webhook),
     )
     live = watch if watch is not None else sys.stdout.isatty() and not as_json
 
-    async def work() -> Exit:
-        gateway = gateway_client(url, data_dir, api_key)
-        if price:
-            return await _price(body, gateway, as_json=as_json)
-        return await _ask(body, gateway, idempotency_key or uuid4().hex, detach=detach, live=live, as_json=as_json)
+    async def main() -> Exit:
+        gateway, key = gateway_client(url, data_dir, api_key), idempotency_key or uuid4().hex
+        with local_files(attached or []) as opened:
+            if price:
+                return await _price(body, gateway, opened, as_json=as_json)
+            return await _ask(body, gateway, key, opened, detach=detach, live=live, as_json=as_json)
 
-    run(work, as_json=as_json)
+    run(main, as_json=as_json)

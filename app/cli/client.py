@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
-from typing import Any, Self, TypeVar, cast
+from typing import Any, BinaryIO, Self, TypeVar, cast
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -16,6 +16,8 @@ from app.client import EventStream, Frame, Retry, StreamLost, StreamRefused, Wai
 
 _CONNECT_TIMEOUT_S = 2.0
 _READ_TIMEOUT_S = 10.0
+# The gateway reads a PDF before it answers.
+_UPLOAD_READ_TIMEOUT_S = 180.0
 _SUBMIT_ATTEMPTS = 4
 _EVENTS_ON_PAGE = 1_000
 _BACKOFF_FIRST_S = 0.25
@@ -151,6 +153,24 @@ class GatewayClient:
     ) -> JsonObject:
         """The JSON object of an answer, empty for 204; raises CommandError. The gateway may wait up to `wait_s`."""
         response = await self.answer(method, path, params=params, body=body, headers=headers, wait_s=wait_s)
+        return self._document(response, path)
+
+    async def upload(self, name: str, content: BinaryIO) -> JsonObject:
+        """POST a file, which is read as it is sent; returns what the gateway says of it. Raises CommandError."""
+        timeout = httpx.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S, read=_UPLOAD_READ_TIMEOUT_S)
+        try:
+            response = await self._http.post("/files", files={"file": (name, content)}, timeout=timeout)
+        except (httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError) as exc:
+            # A gateway that refuses a large body closes, and its answer may be lost with the connection.
+            detail = f"the connection to {self.url} broke within the file: it stopped, or takes no file as large"
+            raise GatewayUnreachable(
+                Exit.UNREACHABLE, "upload_broke", detail, remedy="try again, or send a smaller file"
+            ) from exc
+        except httpx.TransportError as exc:
+            raise _unreachable(self.url, self.source, exc) from exc
+        return self._document(response, "/files")
+
+    def _document(self, response: httpx.Response, path: str) -> JsonObject:
         if response.status_code >= 400:
             raise command_error(response)
         if response.status_code == 204:
@@ -167,15 +187,18 @@ class GatewayClient:
         path: str,
         *,
         params: Mapping[str, Any] | None = None,
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | bytes | None = None,
         headers: Mapping[str, str] | None = None,
         wait_s: float = 0.0,
     ) -> httpx.Response:
-        """The answer, refusals included; raises GatewayUnreachable."""
+        """The answer, refusals included; raises GatewayUnreachable. A body of bytes needs its `Content-Type`."""
         timeout = httpx.Timeout(_READ_TIMEOUT_S + wait_s, connect=_CONNECT_TIMEOUT_S)
         sent = {**(headers or {}), **({"Prefer": f"wait={wait_s:g}"} if wait_s else {})}
         try:
-            return await self._http.request(method, path, params=params, json=body, headers=sent, timeout=timeout)
+            content, document = (body, None) if isinstance(body, bytes) else (None, body)
+            return await self._http.request(
+                method, path, params=params, content=content, json=document, headers=sent, timeout=timeout
+            )
         except httpx.TransportError as exc:
             raise _unreachable(self.url, self.source, exc) from exc
 
@@ -209,22 +232,19 @@ class GatewayClient:
 
     async def deliveries(self, deliberation_id: str) -> list[JsonObject]:
         """The deliveries of a deliberation's webhook, in the order of their events."""
-        found = list[JsonObject]()
         async with aclosing(self.pages(f"/deliberations/{deliberation_id}/deliveries", {"limit": 200})) as pages:
-            async for page in pages:
-                found += page["items"]
-        return found
+            return [delivery async for page in pages for delivery in page["items"]]
 
     async def events(self, types: str, deliberation_id: str) -> list[JsonObject]:
         """The deliberation's recorded events of these types, separated by commas, up to now."""
         path = f"/deliberations/{deliberation_id}/events"
-        found, after = list[JsonObject](), "0"
+        collected, after = list[JsonObject](), "0"
         while True:
             params = {"after": after, "types": types, "limit": _EVENTS_ON_PAGE}
             page = await self.request("GET", path, params=params, headers={"Accept": "application/json"})
-            found += page["items"]
+            collected += page["items"]
             if page["ended"] or page["next"] == after:
-                return found
+                return collected
             after = page["next"]
 
     async def follow(

@@ -13,6 +13,8 @@ import typer.exceptions
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, print_error
 
+_GATEWAY_OPTIONS = ("--url", "--data-dir", "--api-key", "--json")
+
 
 class CommandEntry(NamedTuple):
     place: str
@@ -50,7 +52,8 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "app.cli.show:redeliver", "Request one more attempt of a delivery now, besides its schedule."
     ),
     "status": CommandEntry(
-        "app.cli.status:status", "Show the stack on one screen: gateway, work, roles, engines, queue and versions."
+        "app.cli.status:status",
+        "Show the stack on one screen: gateway, faults, work, roles, engines, queue and versions.",
     ),
     "doctor": CommandEntry(
         "app.cli.doctor.command:doctor",
@@ -60,10 +63,6 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "strategies": CommandEntry(
         "app.cli.strategies:strategies",
         "List the strategies with their cost, or show one with steps, source and parameters.",
-    ),
-    "cluster": CommandEntry(
-        "app.cli.status:cluster",
-        "Show replicas, queue, engines, log and versions. If keys are required, the scope admin is needed.",
     ),
     "openapi": CommandEntry(
         "app.cli.admin.openapi:openapi",
@@ -81,6 +80,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "app.cli.admin.transfer:import_command",
         "Write an export into an empty archive. A repetition changes nothing, and resumes what was interrupted.",
     ),
+    "files": CommandEntry("app.cli.files:files_cli", "Upload, list and delete files that deliberations read."),
     "plan": CommandEntry("app.cli.plan:plan_cli", "Approve plans and see what became of them."),
     "context": CommandEntry("app.cli.admin.context:context_cli", "Choose the gateway that commands speak to."),
     "streams": CommandEntry("app.cli.admin.streams:streams_cli", "Declare the streams of the log."),
@@ -91,15 +91,29 @@ COMMANDS: Mapping[str, CommandEntry] = {
 }
 
 
+PANELS: Mapping[str, Sequence[str]] = {
+    "Run a stack": ("up", "demo", "status", "doctor", "simulator", "worker"),
+    "Ask": ("ask", "watch", "open", "show", "list", "stats", "cancel", "delete"),
+    "Look up": ("roles", "strategies", "files", "deliveries", "redeliver"),
+    "Connect": ("context", "keys", "mcp", "plan"),
+    "Operate": ("streams", "archive", "export", "import", "webhooks", "bench", "openapi"),
+}
+"""The commands of each panel of `deliberate --help`."""
+
+
+def panel_of(name: str) -> str:
+    return next(panel for panel, names in PANELS.items() if name in names)
+
+
 def command_of(name: str) -> Any:  # noqa: ANN401 -- typer's class is private
     """A command of the table with its parameters, or a group with its commands; imports the module."""
     place, help = COMMANDS[name]
     module, _, attribute = place.partition(":")
-    found, alone = getattr(import_module(module), attribute), typer.Typer()
-    if isinstance(found, typer.Typer):
-        alone.add_typer(found, name=name, help=help, no_args_is_help=True, epilog=EXIT_HELP)
+    target, alone = getattr(import_module(module), attribute), typer.Typer()
+    if isinstance(target, typer.Typer):
+        alone.add_typer(target, name=name, help=help, no_args_is_help=True, epilog=EXIT_HELP)
     else:
-        alone.command(name, epilog=EXIT_HELP)(found)
+        alone.command(name, epilog=EXIT_HELP)(target)
     command = typer.main.get_group(alone).commands[name]
     _unwrap_help([command])
     return command
@@ -109,7 +123,10 @@ class CommandLine(typer.core.TyperGroup):
     """The group of all commands. It imports the module of a command once a line names the command."""
 
     def __init__(self, *, commands: Mapping[str, Any], **options: Any) -> None:  # noqa: ANN401 -- typer's own
-        listed = {name: typer.core.TyperCommand(name, help=entry.help) for name, entry in COMMANDS.items()}
+        listed = {
+            name: typer.core.TyperCommand(name, help=entry.help, rich_help_panel=panel_of(name))
+            for name, entry in COMMANDS.items()
+        }
         super().__init__(commands={**listed, **commands}, **options)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 -- typer's class is private
@@ -121,33 +138,49 @@ class CommandLine(typer.core.TyperGroup):
     def main(self, *, standalone_mode: bool = True, **options: Any) -> Any:  # noqa: ANN401  # pyright: ignore[reportIncompatibleMethodOverride] -- typer passes keywords
         if not standalone_mode:
             return super().main(standalone_mode=False, **options)
+        args = options.pop("args", None)
+        words = self._options_behind(sys.argv[1:] if args is None else args)
         try:
-            code = super().main(standalone_mode=False, **options)
+            code = super().main(args=words, standalone_mode=False, **options)
         except (typer.exceptions.TyperException, CommandError) as raised:
-            given = options.get("args") or sys.argv[1:]
-            error = raised if isinstance(raised, CommandError) else _usage_error(raised, self._command(given))
+            command = " ".join(["deliberate", *self._path(words)])
+            error = raised if isinstance(raised, CommandError) else _usage_error(raised, command)
             # Without a sentence, the help has been printed in its place.
             if error.detail:
-                print_error(error, as_json="--json" in given)
+                print_error(error, as_json="--json" in words)
             code = error.exit_code
         sys.exit(code)
 
-    def _command(self, words: Sequence[str]) -> str:
-        """The command that a line begins with, such as `deliberate context use`."""
-        path, commands = ["deliberate"], self.commands
+    def _path(self, words: Sequence[str]) -> Sequence[str]:
+        """The words of the command that a line begins with, such as `context use`."""
+        path: list[str] = []
+        commands = self.commands
         for word in words:
             if word not in commands:
                 break
             path.append(word)
-            commands = getattr(commands[word], "commands", {})
-        return " ".join(path)
+            group = command_of(word) if word in COMMANDS and len(path) == 1 else commands[word]
+            commands = getattr(group, "commands", {})
+        return path
+
+    def _options_behind(self, words: Sequence[str]) -> list[str]:
+        """The words of a line, in which options that name a gateway may also stand before the command."""
+        before: list[str] = []
+        rest = list(words)
+        while rest and rest[0].partition("=")[0] in _GATEWAY_OPTIONS:
+            with_value = rest[0] != "--json" and "=" not in rest[0]
+            before += rest[: 1 + with_value]
+            del rest[: 1 + with_value]
+        if not before or not (path := self._path(rest)):
+            return list(words)
+        return [*path, *before, *rest[len(path) :]]
 
 
 def _unwrap_help(commands: Iterable[Any]) -> None:
     """Make each paragraph of the commands' help one line, which the terminal wraps: typer keeps the source's lines."""
     for command in commands:
         paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
-        command.help = "\n\n".join(" ".join(each.split("\n")) for each in paragraphs)
+        command.help = "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in paragraphs)
         _unwrap_help(getattr(command, "commands", {}).values())
 
 

@@ -107,9 +107,9 @@ def demo(
     The engine is a simulator without weights: its texts are invented; everything else is real.
     """
 
-    async def work() -> Exit:
+    async def main() -> Exit:
         with _directory(data_dir, Console(stderr=True, highlight=False)) as directory:
             options = StackOptions(data_dir=directory, port=port, simulate=_SIMULATE)
             return await _demo(options, demo_body(case, task), as_json=as_json)
 
-    run(work, as_json=as_json)
+    run(main, as_json=as_json)

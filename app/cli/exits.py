@@ -4,6 +4,7 @@ An error is one line on stderr: code, sentence and remedy; several faulty fields
 stdout carries JSON only, one document per line, and an error is one JSON document on stderr.
 """
 
+import os
 import re
 import signal
 import sys
@@ -104,11 +105,9 @@ def print_error(error: CommandError, *, as_json: bool) -> None:
     if as_json:
         print(json_line(error.document()), file=sys.stderr)
         return
-    lines = [line_of(f"{each.field}: {each.detail.rstrip('.')}. {each.remedy}") for each in error.fields]
-    # The detail says no more than its fields do.
-    repeated = error.detail.startswith("`errors` names") or error.detail == "; ".join(
-        each.detail for each in error.fields
-    )
+    lines = [line_of(f"{fault.field}: {fault.detail.rstrip('.')}. {fault.remedy}") for fault in error.fields]
+    # The fields say what the detail does.
+    repeated = bool(error.fields) and error.fields[0].detail.rstrip(".") in error.detail
     if not repeated:
         detail = line_of(error.detail)
     else:
@@ -116,7 +115,7 @@ def print_error(error: CommandError, *, as_json: bool) -> None:
     text = Text.assemble(("error ", "bold red"), (error.code, "red"), f": {detail}")
     text.append("".join(f"\n  {line}" for line in lines))
     before = "\n  " if lines else " "
-    if error.remedy is not None and not any(each.remedy == error.remedy for each in error.fields):
+    if error.remedy is not None and not any(fault.remedy == error.remedy for fault in error.fields):
         text.append(f"{before}→ {line_of(error.remedy)}", "dim")
     if error.request_id is not None:
         text.append(f"{before if lines else ' · '}request {line_of(error.request_id)}", "dim")
@@ -155,7 +154,7 @@ def _option_of(pointer: str, options: Mapping[str, str]) -> str:
     return options[begin].format(pointer[len(begin) + 1 :]).strip()
 
 
-def run(work: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool, cancels_again: bool = False) -> NoReturn:
+def run(main: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool, cancels_again: bool = False) -> NoReturn:
     """Run a command's coroutine and exit with its code; Ctrl-C, SIGTERM and SIGHUP cancel it first.
 
     Later signals are ignored, so that the cleanup completes, or cancel that too.
@@ -176,13 +175,17 @@ def run(work: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool, cancels
 
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, cancel, number)
-        return await work()
+        return await main()
 
     try:
         code: int = asyncio.run(cancellable())
     except CommandError as error:
         print_error(error, as_json=as_json)
         code = error.exit_code
+    except BrokenPipeError:
+        # The reader has what it wanted, as `head` does. What is left in the buffer goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 128 + signal.SIGPIPE
     except KeyboardInterrupt:  # before the signal handlers were set
         code = Exit.INTERRUPTED
     except asyncio.CancelledError:

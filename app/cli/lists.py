@@ -52,7 +52,7 @@ async def list_deliberations(
     from app.cli.render.lists import deliberations_table
     from app.cli.resources import print_resource
 
-    given: dict[str, Any] = {
+    asked: dict[str, Any] = {
         "q": search,
         "status": status,
         "role": role,
@@ -64,7 +64,7 @@ async def list_deliberations(
         "cursor": cursor,
         **{f"metadata.{key}": value for key, value in pairs(meta or [], "--meta").items()},
     }
-    filters = {key: value for key, value in given.items() if value is not None}
+    filters = {key: value for key, value in asked.items() if value is not None}
     table = partial(deliberations_table, now=datetime.now(UTC))
     with naming_options(_FILTERS):
         return await print_resource(gateway, "/deliberations", DeliberationPage, table, as_json=as_json, params=filters)
@@ -89,7 +89,7 @@ async def stats(
     from app.cli.render.figures import stats_text
     from app.cli.resources import print_resource
 
-    given = {"from": since, "to": until, "bench": None if bench else False, "by": by}
-    params = {name: value for name, value in given.items() if value is not None}
+    asked = {"from": since, "to": until, "bench": None if bench else False, "by": by}
+    params = {name: value for name, value in asked.items() if value is not None}
     with naming_options(_FILTERS):
         return await print_resource(gateway, "/stats", Stats, stats_text, as_json=as_json, params=params)

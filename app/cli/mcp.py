@@ -19,7 +19,7 @@ def over_http(gateway: GatewayClient) -> "AskRoute":
     async def ask(
         method: str,
         path: str,
-        body: JsonObject | None = None,
+        body: JsonObject | bytes | None = None,
         headers: Mapping[str, str] | None = None,
         wait_s: int = 0,
     ) -> RouteAnswer:

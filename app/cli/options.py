@@ -58,8 +58,8 @@ def nats_url_file(data_dir: Path, user: str) -> str:
 def program() -> str:
     """The word that starts this command line here: `deliberate`, or its path where the search path leads elsewhere."""
     started = Path(sys.argv[0])
-    found = shutil.which("deliberate")
-    if started.name != "deliberate" or (found is not None and Path(found).resolve() == started.resolve()):
+    installed = shutil.which("deliberate")
+    if started.name != "deliberate" or (installed is not None and Path(installed).resolve() == started.resolve()):
         return "deliberate"
     path = started.absolute()
     return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
@@ -117,13 +117,13 @@ IdArgument = Annotated[
 
 
 def pairs(values: list[str], option: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    by_key: dict[str, str] = {}
     for value in values:
         key, sign, rest = value.partition("=")
         if not sign or not key:
             raise typer.BadParameter(f"{option} takes key=value, not {value!r}")
-        found[key] = rest
-    return found
+        by_key[key] = rest
+    return by_key
 
 
 def _value(text: str) -> Any:  # noqa: ANN401 -- any JSON value
@@ -138,13 +138,13 @@ def nested_values(values: list[str], option: str) -> dict[str, Any]:
 
     Raises typer.BadParameter that names `option` for an entry without a key and for a repeated key.
     """
-    found: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for value in values:
         key, sign, rest = value.partition("=")
         *outer, last = key.split(".")
         if not sign or not last or not all(outer):
             raise typer.BadParameter(f"{option} takes key=value or outer.inner=value, not {value!r}")
-        inside = found
+        inside = nested
         for name in outer:
             inside = inside.setdefault(name, {})
             if not isinstance(inside, dict):
@@ -153,4 +153,4 @@ def nested_values(values: list[str], option: str) -> dict[str, Any]:
         if last in inside:
             raise typer.BadParameter(f"{option} {key} is given twice")
         inside[last] = _value(rest)
-    return found
+    return nested

@@ -66,7 +66,7 @@ def _example_plan(case: Complexity) -> JsonObject:
 def _read_plan(file: str) -> JsonObject:
     remedy = "name a file with a plan as JSON, or - for stdin"
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        text = sys.stdin.read().removeprefix("\ufeff") if file == "-" else Path(file).read_text(encoding="utf-8-sig")
         document: Any = json.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(Exit.USAGE, "unreadable_file", f"--file {file}: {cause(error)}", remedy=remedy) from error

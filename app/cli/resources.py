@@ -42,42 +42,42 @@ async def print_resource(
     return output(document, lambda: rendered(parsed(model, document)), as_json=as_json)
 
 
-async def full_id(gateway: GatewayClient, given: str) -> str:
+async def full_id(gateway: GatewayClient, beginning: str) -> str:
     """The id of the one deliberation that a whole id, a unique beginning of one, or `last` names.
 
-    Raises CommandError when no deliberation or more than one begins with `given`, and lists these.
+    Raises CommandError when no deliberation or more than one begins with `beginning`, and lists these.
     """
-    if len(given) >= _ID_CHARS:
-        return given
-    if given == LAST:
+    if len(beginning) >= _ID_CHARS:
+        return beginning
+    if beginning == LAST:
         newest = parsed(DeliberationPage, await gateway.read("/deliberations", {"limit": 1, "after": "now"})).items
         if not newest:
             remedy = "`deliberate ask TASK` starts one"
             raise CommandError(Exit.REFUSED, "not_found", "there is no deliberation yet", remedy=remedy)
         return newest[0].id
-    found, searched = list[DeliberationSummary](), 0
+    matching, searched = list[DeliberationSummary](), 0
     async with aclosing(gateway.pages("/deliberations", {"limit": 200})) as pages:
         async for document in pages:
             items = parsed(DeliberationPage, document).items
-            found += [item for item in items if item.id.startswith(given)]
+            matching += [item for item in items if item.id.startswith(beginning)]
             searched += len(items)
-            if searched >= _SEARCHED_MAX or any(item.id == given for item in items):
+            if searched >= _SEARCHED_MAX or any(item.id == beginning for item in items):
                 break
-    if not found:
-        detail = f"no deliberation that is kept has an id that begins with {given!r}"
+    if not matching:
+        detail = f"no deliberation that is kept has an id that begins with {beginning!r}"
         remedy = "`deliberate list` shows the deliberations that are kept"
         raise CommandError(Exit.REFUSED, "not_found", detail, remedy=remedy)
-    return _the_one(given, found)
+    return _the_one(beginning, matching)
 
 
-def _the_one(given: str, found: Sequence[DeliberationSummary]) -> str:
-    ids = [item.id for item in found]
-    if given in ids or len(ids) == 1:
-        return given if given in ids else ids[0]
+def _the_one(beginning: str, matching: Sequence[DeliberationSummary]) -> str:
+    ids = [item.id for item in matching]
+    if beginning in ids or len(ids) == 1:
+        return beginning if beginning in ids else ids[0]
     now = datetime.now(UTC)
     candidates = [
         FieldFault(item.id, f"{item.status}, {age_text(item.created_at, now)} old: {line_of(item.task, 60)}")
-        for item in found[:_CANDIDATES_MAX]
+        for item in matching[:_CANDIDATES_MAX]
     ]
-    detail = f"{len(ids)} ids begin with {given!r}"
+    detail = f"{len(ids)} ids begin with {beginning!r}"
     raise CommandError(Exit.USAGE, "ambiguous_id", detail, fields=candidates, remedy="type more of the id")

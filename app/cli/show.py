@@ -60,8 +60,8 @@ async def show(
     if not full and not as_markdown:
 
         def report() -> Group:
-            found = parsed(Deliberation, resource)
-            return Group(overview_table(found), "", deliberation_report(found), *filter(None, [waits]))
+            deliberation = parsed(Deliberation, resource)
+            return Group(overview_table(deliberation), "", deliberation_report(deliberation), *filter(None, [waits]))
 
         return output(resource, report, as_json=as_json)
     events, deliveries = await gateway.events(EVENT_TYPES, id), await gateway.deliveries(id)
@@ -69,7 +69,7 @@ async def show(
         print_json({"deliberation": resource, "events": events, "deliveries": deliveries})
         return Exit.SUCCESS
     facts = [fact for fact in map(_event, events) if isinstance(fact, Fact)]
-    text = transcript(parsed(Deliberation, resource), facts, [parsed(Delivery, each) for each in deliveries])
+    text = transcript(parsed(Deliberation, resource), facts, [parsed(Delivery, delivery) for delivery in deliveries])
     if as_markdown:
         print(text)
     else:
@@ -105,10 +105,14 @@ async def cancel(
     """Cancel a deliberation. A repeated or late request changes nothing."""
     id = await full_id(gateway, deliberation_id)
     with naming_options({"/reason": "--reason", "/by": "--by"}):
-        body = {name: given for name, given in (("reason", reason), ("by", by)) if given is not None}
+        body = {name: argument for name, argument in (("reason", reason), ("by", by)) if argument is not None}
         resource = await gateway.request("POST", f"/deliberations/{id}/cancel", body=body, wait_s=wait)
-    status = status_text(str(resource.get("status", "cancelling")))
-    return output(resource, lambda: Text.assemble(plain(id), " is ", status), as_json=as_json)
+    status = str(resource.get("status", "cancelling"))
+    if status in ("completed", "failed", "timeout"):
+        words = Text.assemble(plain(id), " had ended before: ", status_text(status), "; nothing was cancelled")
+    else:
+        words = Text.assemble(plain(id), " is ", status_text(status))
+    return output(resource, lambda: words, as_json=as_json)
 
 
 @on_gateway
@@ -120,20 +124,20 @@ async def delete(gateway: GatewayClient, deliberation_id: IdArgument, *, as_json
 
 
 async def _deliveries(gateway: GatewayClient, deliberation_id: str) -> list[Delivery]:
-    return [parsed(Delivery, each) for each in await gateway.deliveries(deliberation_id)]
+    return [parsed(Delivery, document) for document in await gateway.deliveries(deliberation_id)]
 
 
-def _deliveries_text(found: list[Delivery]) -> RenderableType:
-    if not found:
+def _deliveries_text(listed: list[Delivery]) -> RenderableType:
+    if not listed:
         return Text("no deliveries: it has no webhook, or nothing has happened yet", "dim")
     parts: list[RenderableType] = []
-    for delivery in found:
+    for delivery in listed:
         attempts = Table.grid(padding=(0, 2))
-        for each in delivery.attempts:
-            outcome = "accepted" if each.problem is None else each.problem.code
-            status = "" if each.status_code is None else str(each.status_code)
-            took = f"{each.duration_ms} ms"
-            attempts.add_row("  ", str(each.number), f"{each.at:%H:%M:%S}", plain(outcome), status, took)
+        for attempt in delivery.attempts:
+            outcome = "accepted" if attempt.problem is None else attempt.problem.code
+            status = "" if attempt.status_code is None else str(attempt.status_code)
+            took = f"{attempt.duration_ms} ms"
+            attempts.add_row("  ", str(attempt.number), f"{attempt.at:%H:%M:%S}", plain(outcome), status, took)
         parts += [Text(delivery_line(delivery), status_text(delivery.status).style), attempts]
     return Group(*parts)
 
@@ -141,20 +145,24 @@ def _deliveries_text(found: list[Delivery]) -> RenderableType:
 @on_gateway
 async def deliveries(gateway: GatewayClient, deliberation_id: IdArgument, *, as_json: bool) -> Exit:
     """List the deliveries of a deliberation's webhook with their attempts."""
-    found = await _deliveries(gateway, await full_id(gateway, deliberation_id))
-    document = {"items": [each.model_dump(mode="json") for each in found]}
-    return output(document, lambda: _deliveries_text(found), as_json=as_json)
+    listed = await _deliveries(gateway, await full_id(gateway, deliberation_id))
+    document = {"items": [delivery.model_dump(mode="json") for delivery in listed]}
+    return output(document, lambda: _deliveries_text(listed), as_json=as_json)
 
 
-def chosen(found: list[Delivery], given: str | None) -> Delivery:
-    """The delivery that `given` names; without it the only one. Raises CommandError that lists the candidates."""
-    matching = found[-1:] if given == LAST else [each for each in found if each.id.startswith(given or "")]
+def chosen(listed: list[Delivery], beginning: str | None) -> Delivery:
+    """The delivery that `beginning` names; without it the only one. Raises CommandError that lists the candidates."""
+    matching = (
+        listed[-1:]
+        if beginning == LAST
+        else [delivery for delivery in listed if delivery.id.startswith(beginning or "")]
+    )
     if len(matching) == 1:
         return matching[0]
-    candidates = [FieldFault(each.id, f"{each.type}, {each.status}") for each in matching or found]
+    candidates = [FieldFault(delivery.id, f"{delivery.type}, {delivery.status}") for delivery in matching or listed]
     if not matching:
-        detail = "there is no such delivery" if found else "there are no deliveries"
-        remedy = "name one of these" if found else "`deliberate ask --webhook URL` asks for some"
+        detail = "there is no such delivery" if listed else "there are no deliveries"
+        remedy = "name one of these" if listed else "`deliberate ask --webhook URL` asks for some"
         raise CommandError(Exit.REFUSED, "not_found", detail, fields=candidates, remedy=remedy)
     detail = f"{len(matching)} deliveries could be meant"
     raise CommandError(Exit.USAGE, "ambiguous_id", detail, fields=candidates, remedy="name one of these, or `last`")

@@ -1,4 +1,4 @@
-"""`deliberate status | cluster | roles`: the parts of the installation that commands speak to, and their state."""
+"""`deliberate status | roles`: the parts of the installation that commands speak to, and their state."""
 
 from collections.abc import Iterable, Iterator
 from typing import Annotated
@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from app.api.cluster_schemas import Cluster, EngineLoad, EngineView, ProjectorView, RoleList, RoleResource
+from app.api.installation import EngineLoad, EngineView, Installation, ProjectorView, RoleList, RoleResource
 from app.api.schemas import Ready, Stats
 from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, JsonObject, parsed
 from app.cli.exits import Exit, output
@@ -27,14 +27,14 @@ def _rate(per_s: float | None) -> str:
     return "throughput unknown" if per_s is None else f"{per_s:.2g} per second"
 
 
-def _queue_text(found: Cluster) -> str:
-    queue = found.queue
+def _queue_text(installation: Installation) -> str:
+    queue = installation.queue
     head = f", the oldest for {queue.head_waited_s:.1f} s" if queue.waiting else ""
     return f"{queue.in_hand} running, {queue.waiting} waiting{head}; {_rate(queue.ended_per_s)}"
 
 
-def _versions_text(found: Cluster) -> str:
-    versions = found.versions
+def _versions_text(installation: Installation) -> str:
+    versions = installation.versions
     return f"{versions.gateway}, Python {versions.python}, nats-server {versions.nats_server}"
 
 
@@ -43,9 +43,8 @@ def _engine_text(engine: EngineLoad) -> str:
     name = f"{engine.name}: " if engine.name else ""
     cached = "" if engine.cached_share is None else f", {engine.cached_share:.0%} cached"
     ttft = "" if engine.ttft_s is None else f", first token after {engine.ttft_s:.2f} s"
-    trouble = f"; {engine.trouble.detail} since {engine.trouble.since:%H:%M:%S} UTC" if engine.trouble else ""
     figures = f"{engine.in_flight} in flight, {engine.waiting} waiting{cached}{ttft}, circuit {engine.circuit}{version}"
-    return f"{name}{figures}; {', '.join(engine.roles)}{trouble}"
+    return f"{name}{figures}; {', '.join(engine.roles)}"
 
 
 def _projector_text(projector: ProjectorView) -> str:
@@ -53,13 +52,13 @@ def _projector_text(projector: ProjectorView) -> str:
     return f"{projector.counts.get('written', 0)} copied, {projector.pending} facts behind{waits}"
 
 
-def _work(found: Cluster) -> Iterator[tuple[str, str, str]]:
-    queue = found.queue
-    yield "queue", f"{queue.depth} of {queue.depth_max}", _queue_text(found)
+def _work(installation: Installation) -> Iterator[tuple[str, str, str]]:
+    queue = installation.queue
+    yield "queue", f"{queue.depth} of {queue.depth_max}", _queue_text(installation)
     for role in queue.roles:
         if role.depth:
             yield "", role.role, f"{role.depth} of {role.admitted} admitted; {_rate(role.ended_per_s)}"
-    for coordinator in found.coordinators:
+    for coordinator in installation.coordinators:
         line = f"{coordinator.in_hand} running of {coordinator.bound}"
         for turn in coordinator.turns:
             if turn.begun or turn.waiting:
@@ -68,45 +67,39 @@ def _work(found: Cluster) -> Iterator[tuple[str, str, str]]:
         if coordinator.clusters:
             line += f"; takes {', '.join(coordinator.clusters)}"
         yield "coordinator", coordinator.id, line
-    for agent in found.agents:
+    for agent in installation.agents:
         simulated = ", simulated" if agent.simulated and not is_simulated(agent.model) else ""
         figures = f"{agent.running} calls of {agent.concurrency}, {agent.waiting} waiting; {agent.model}{simulated}"
         yield f"agent {agent.role}", agent.id, figures
-    for engine in found.engines:
+    for engine in installation.engines:
         yield "engine", engine.url, _engine_text(engine)
 
 
-def _log(found: Cluster) -> Iterator[tuple[str, str, str]]:
-    for stream in found.streams:
+def _log(installation: Installation) -> Iterator[tuple[str, str, str]]:
+    for stream in installation.streams:
         if stream.messages:
             yield "stream", stream.name, f"{stream.messages} messages, {stream.bytes / _MEGABYTE:.1f} MB"
-    for consumer in found.consumers:
+    for consumer in installation.consumers:
         figures = f"{consumer.lag} behind, {consumer.unacknowledged} unacknowledged, {consumer.redelivered} redelivered"
         yield "consumer", consumer.name, figures
-    for sender in found.webhooks or ():
+    for sender in installation.webhooks or ():
         yield "webhooks", sender.id, f"{sender.in_flight} in flight, {sender.waiting} waiting"
-    for projector in found.projectors or ():
+    for projector in installation.projectors or ():
         yield "archive", projector.id, _projector_text(projector)
-    yield "versions", "gateway", _versions_text(found)
-    for replicas in found.versions.replicas:
+    yield "versions", "gateway", _versions_text(installation)
+    for replicas in installation.versions.replicas:
         ray = f"Ray {replicas.ray}" if replicas.ray else "without Ray"
         yield "", "replicas", f"{replicas.product}, Python {replicas.python}, {ray}"
 
 
-def cluster_text(found: Cluster) -> RenderableType:
+def parts_table(installation: Installation) -> Table:
+    """A line for each replica, engine, stream and consumer."""
     table = Table(box=None, pad_edge=False, show_header=False)
     for style in ("bold", "", "dim"):
         table.add_column(style=style, overflow="fold")
-    for row in (*_work(found), *_log(found)):
+    for row in (*_work(installation), *_log(installation)):
         table.add_row(*map(plain, row))
-    missing = [plain(f"{each.part}: {each.detail}") for each in found.missing]
-    return Group(table, *(Text.assemble(("missing", "yellow"), "  ", text) for text in missing))
-
-
-@on_gateway
-async def cluster(gateway: GatewayClient, *, as_json: bool) -> Exit:
-    """Show replicas, queue, engines, log and versions. If keys are required, the scope admin is needed."""
-    return await print_resource(gateway, "/cluster", Cluster, cluster_text, as_json=as_json)
+    return table
 
 
 def _model_text(role: RoleResource) -> Text:
@@ -126,13 +119,12 @@ def _replicas_text(role: RoleResource) -> str:
 
 
 def _engine_state(engine: EngineView) -> Text:
-    circuit = "" if engine.circuit == "closed" else f", circuit {engine.circuit}"
-    refused = f" ({engine.key_rejected})" if engine.key_rejected else ""
-    return plain(engine.url).append(("" if engine.healthy else f" (down{circuit})") + refused, "red")
+    told = f" {engine.trouble}. {engine.trouble.remedy}" if engine.trouble else ""
+    return Text.assemble(plain(engine.url), (plain(told).plain, "red"))
 
 
-def roles_table(roles: Iterable[RoleResource]) -> Table:
-    """A line per role, and one below it for each of its engines that is down or refuses its key."""
+def roles_table(roles: Iterable[RoleResource], *, troubles: bool = True) -> Table:
+    """A line per role, and with `troubles` one below it for each of its engines that has one, with the remedy."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -141,15 +133,15 @@ def roles_table(roles: Iterable[RoleResource]) -> Table:
     for role in roles:
         name = Text(role.name, f"bold {role_style(role.name)}")
         table.add_row(name, _model_text(role), _replicas_text(role), f"temperature {role.sampling.temperature:g}")
-        for engine in role.live.engines if role.live else ():
-            if not engine.healthy or engine.key_rejected:
+        for engine in role.live.engines if role.live and troubles else ():
+            if engine.trouble is not None:
                 table.add_row("", _engine_state(engine))
     return table
 
 
-def _roles_with_personas(found: RoleList) -> Group:
+def _roles_with_personas(roles: RoleList) -> Group:
     parts: list[RenderableType] = []
-    for role in found.items:
+    for role in roles.items:
         parts += [roles_table([role]), Padding(plain(" ".join(role.persona.split())), (0, 0, 1, 2))]
     return Group(*parts)
 
@@ -193,23 +185,23 @@ async def _readiness(gateway: GatewayClient) -> JsonObject:
 
 async def _read_status(gateway: GatewayClient) -> JsonObject:
     """Every part by its name; a part that the key may not read is in `refused` with the reason."""
-    found: JsonObject = {
+    read: JsonObject = {
         "url": gateway.url,
         "source": gateway.source,
         "ready": await _readiness(gateway),
         "refused": {},
     }
-    for name in ("roles", "stats", "cluster"):
+    for name in ("roles", "stats", "status"):
         try:
-            found[name] = await gateway.read(f"/{name}")
+            read[name] = await gateway.read(f"/{name}")
         except (GatewayRefused, GatewayUnreachable) as error:
-            found["refused"][name] = f"{error.code}: {error.detail}"
-    return found
+            read["refused"][name] = f"{error.code}: {error.detail}"
+    return read
 
 
-def _gateway_rows(found: JsonObject) -> Iterator[tuple[str, Text]]:
-    yield "gateway", plain(f"{found['url']} (from {found['source']})")
-    ready = found["ready"]
+def _gateway_rows(read: JsonObject) -> Iterator[tuple[str, Text]]:
+    yield "gateway", plain(f"{read['url']} (from {read['source']})")
+    ready = read["ready"]
     if ready["status"] != "ready":
         yield "", Text("not ready", "red")
         for fault in ready["errors"]:
@@ -217,41 +209,58 @@ def _gateway_rows(found: JsonObject) -> Iterator[tuple[str, Text]]:
         return
     document = parsed(Ready, ready)
     yield "", Text.assemble(("ready", "green"), f", {'keys required' if document.mode == 'keys' else 'no keys'}")
-    for fault in document.degraded:
-        yield "", Text.assemble(("degraded ", "yellow"), plain(f"{fault.pointer}: {fault.detail}. {fault.remedy}"))
+    if "status" not in read:
+        for fault in document.degraded:
+            yield "", Text.assemble(("degraded ", "yellow"), plain(f"{fault.pointer}: {fault.detail}. {fault.remedy}"))
 
 
-def _rows(found: JsonObject) -> Iterator[tuple[str, RenderableType]]:
-    yield from _gateway_rows(found)
-    if "stats" in found:
-        stats = parsed(Stats, found["stats"])
+def _rows(read: JsonObject) -> Iterator[tuple[str, RenderableType]]:
+    yield from _gateway_rows(read)
+    installation = parsed(Installation, read["status"]) if "status" in read else None
+    for fault in installation.findings if installation else ():
+        if fault.severity != "info":
+            yield "", Text.assemble((f"{fault.part} ", "yellow"), plain(f"{fault.detail}. {fault.remedy}"))
+    if "stats" in read:
+        stats = parsed(Stats, read["stats"])
         counts = {name: getattr(stats, name) for name in ("active", "completed", "failed", "cancelled", "timeout")}
         known = ", ".join(f"{count} {name}" for name, count in counts.items() if count or name == "active")
         yield "work", plain(f"{counted(stats.total, 'deliberation')} since {stats.from_.date()}: {known}")
         if stats.spend is not None:
             yield "spend", plain(spend_text(stats.spend))
-    if "roles" in found:
-        yield "roles", roles_table(parsed(RoleList, found["roles"]).items)
-    if "cluster" in found:
-        cluster = parsed(Cluster, found["cluster"])
-        for engine in cluster.engines:
+    if "roles" in read:
+        yield "roles", roles_table(parsed(RoleList, read["roles"]).items, troubles=installation is None)
+    if installation is not None:
+        for engine in installation.engines:
             yield "engine", plain(f"{engine.url}  {_engine_text(engine)}")
-        yield "queue", plain(_queue_text(cluster))
-        for projector in cluster.projectors or ():
+        yield "queue", plain(_queue_text(installation))
+        for projector in installation.projectors or ():
             yield "archive", plain(f"{projector.id}  {_projector_text(projector)}")
-        yield "versions", plain(f"gateway {_versions_text(cluster)}")
-        for each in cluster.missing:
-            yield "missing", Text.assemble((each.part, "yellow"), ": ", plain(each.detail))
-    for name, reason in found["refused"].items():
+        yield "versions", plain(f"gateway {_versions_text(installation)}")
+    for name, reason in read["refused"].items():
         yield name, Text.assemble(("not shown: ", "yellow"), plain(reason))
 
 
+def _parts(read: JsonObject) -> Iterator[RenderableType]:
+    if "status" in read:
+        yield ""
+        yield parts_table(parsed(Installation, read["status"]))
+
+
 @on_gateway
-async def status(gateway: GatewayClient, *, as_json: bool) -> Exit:
-    """Show the stack on one screen: gateway, work, roles, engines, queue and versions.
+async def status(
+    gateway: GatewayClient,
+    every: Annotated[bool, typer.Option("--all", help="List every replica, engine, stream and consumer too.")] = False,
+    *,
+    as_json: bool,
+) -> Exit:
+    """Show the stack on one screen: gateway, faults, work, roles, engines, queue and versions.
 
     Exits with 3 when no gateway answers or it is not ready. Parts that the key may not read are named.
     """
-    found = await _read_status(gateway)
-    output(found, lambda: named_rows(_rows(found), "bold"), as_json=as_json)
-    return Exit.SUCCESS if found["ready"]["status"] == "ready" else Exit.UNREACHABLE
+    read = await _read_status(gateway)
+    output(
+        read,
+        lambda: Group(named_rows(_rows(read), "bold"), *(_parts(read) if every else ())),
+        as_json=as_json,
+    )
+    return Exit.SUCCESS if read["ready"]["status"] == "ready" else Exit.UNREACHABLE

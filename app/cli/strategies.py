@@ -39,7 +39,7 @@ def _resolved(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
 
 def _alternatives(schema: JsonSchema, definitions: JsonSchema) -> list[JsonSchema]:
     offered = cast("list[JsonSchema]", schema.get("anyOf") or schema.get("oneOf") or [schema])
-    return [_resolved(each, definitions) for each in offered]
+    return [_resolved(alternative, definitions) for alternative in offered]
 
 
 def _value_text(value: object) -> str:
@@ -54,31 +54,33 @@ def _value_text(value: object) -> str:
 
 def type_text(schema: JsonSchema, definitions: JsonSchema) -> str:
     """The type of a JSON Schema in a few words: `integer or null`, `a | b`, `list of string`."""
-    found: list[str] = []
-    for each in _alternatives(_resolved(schema, definitions), definitions):
-        if "enum" in each or "const" in each:
-            found.append(" | ".join(_value_text(value) for value in each.get("enum", [each.get("const")])))
-        elif each.get("type") == "array":
-            items = cast("JsonSchema | bool", each.get("items", True))
-            found.append(f"list of {type_text(items, definitions)}" if isinstance(items, dict) else "list")
+    types: list[str] = []
+    for alternative in _alternatives(_resolved(schema, definitions), definitions):
+        if "enum" in alternative or "const" in alternative:
+            types.append(
+                " | ".join(_value_text(value) for value in alternative.get("enum", [alternative.get("const")]))
+            )
+        elif alternative.get("type") == "array":
+            items = cast("JsonSchema | bool", alternative.get("items", True))
+            types.append(f"list of {type_text(items, definitions)}" if isinstance(items, dict) else "list")
         else:
-            found.append(str(each.get("type", "any")))
-    return " or ".join(found)
+            types.append(str(alternative.get("type", "any")))
+    return " or ".join(types)
 
 
 def bounds_text(schema: JsonSchema, definitions: JsonSchema) -> str:
-    found: list[str] = []
-    for each in _alternatives(_resolved(schema, definitions), definitions):
-        found += [words.format(each[name]) for name, words in _BOUNDS if name in each]
-    return ", ".join(found)
+    bounds: list[str] = []
+    for alternative in _alternatives(_resolved(schema, definitions), definitions):
+        bounds += [words.format(alternative[name]) for name, words in _BOUNDS if name in alternative]
+    return ", ".join(bounds)
 
 
-def strategies_table(found: StrategyList) -> Table:
+def strategies_table(strategy_list: StrategyList) -> Table:
     table = Table(caption="details: deliberate strategies NAME", caption_justify="left")
     for column in ("strategy", "steps", "calls"):
         table.add_column(column)
     table.add_column("what it does", ratio=1)
-    for strategy in found.items:
+    for strategy in strategy_list.items:
         table.add_row(
             Text.assemble((strategy.name, "bold"), (f" v{strategy.version}", "dim")),
             plain("\n".join(strategy.steps)),
@@ -95,13 +97,13 @@ def parameters_table(schema: JsonSchema) -> Table:
     for column in ("parameter", "takes", "default"):
         table.add_column(column)
     table.add_column("what it means", ratio=1)
-    for name, each in cast("dict[str, JsonSchema]", schema.get("properties", {})).items():
-        bounds = bounds_text(each, definitions)
+    for name, parameter in cast("dict[str, JsonSchema]", schema.get("properties", {})).items():
+        bounds = bounds_text(parameter, definitions)
         table.add_row(
             Text(name, "bold"),
-            plain(type_text(each, definitions) + (f"\n{bounds}" if bounds else "")),
-            Text("required", "yellow") if name in required else plain(_value_text(each.get("default"))),
-            plain(str(each.get("description", ""))),
+            plain(type_text(parameter, definitions) + (f"\n{bounds}" if bounds else "")),
+            Text("required", "yellow") if name in required else plain(_value_text(parameter.get("default"))),
+            plain(str(parameter.get("description", ""))),
         )
     return table
 
@@ -128,21 +130,21 @@ def strategies(
     Without --url and --data-dir, the strategies of this installation are listed, and no gateway is needed.
     """
 
-    async def work() -> Exit:
+    async def main() -> Exit:
         if url is None and data_dir is None:
             items = tuple(map(StrategyResource.of, STRATEGIES.values()))
             document = StrategyList(items=items).model_dump(mode="json")
         else:
             async with gateway_client(url, data_dir, api_key) as gateway:
                 document = await gateway.read("/strategies")
-        found = parsed(StrategyList, document)
+        strategy_list = parsed(StrategyList, document)
         if name is None:
-            return output(document, lambda: strategies_table(found), as_json=as_json)
-        names = [strategy.name for strategy in found.items]
+            return output(document, lambda: strategies_table(strategy_list), as_json=as_json)
+        names = [strategy.name for strategy in strategy_list.items]
         if name not in names:
             remedy = f"{did_you_mean(name, names)}The strategies are {', '.join(names)}"
             raise CommandError(Exit.USAGE, "unknown_strategy", f"there is no strategy {name!r}", remedy=remedy)
-        strategy = found.items[names.index(name)]
+        strategy = strategy_list.items[names.index(name)]
         return output(strategy.model_dump(mode="json"), lambda: strategy_text(strategy), as_json=as_json)
 
-    run(work, as_json=as_json)
+    run(main, as_json=as_json)

@@ -124,8 +124,8 @@ def _running(data_dir: Path, otherwise: str) -> LocalStack:
 
 
 def _named(api_key: str | None) -> GatewayTarget | None:
-    if given := os.environ.get(URL_VARIABLE):
-        return GatewayTarget(given, api_key, URL_VARIABLE)
+    if url := os.environ.get(URL_VARIABLE):
+        return GatewayTarget(url, api_key, URL_VARIABLE)
     if (context := read_context()) is not None:
         return GatewayTarget(context.url, api_key or context.api_key, "the context")
     return None
@@ -162,7 +162,7 @@ def gateway_client(url: str | None, data_dir: Path | None, api_key: str | None) 
 
 
 def on_gateway(
-    work: Callable[..., Awaitable[Exit]], check: Callable[..., object] | None = None
+    main: Callable[..., Awaitable[Exit]], check: Callable[..., object] | None = None
 ) -> Callable[..., NoReturn]:
     """Makes a command of a coroutine function: its own options, and those that name a gateway and ask for JSON.
 
@@ -180,17 +180,17 @@ def on_gateway(
             if check is not None:
                 check(as_json=as_json, **own)
             async with gateway_client(url, data_dir, api_key) as gateway:
-                return await work(gateway, as_json=as_json, **own)
+                return await main(gateway, as_json=as_json, **own)
 
         run(connected, as_json=as_json)
 
-    own, shared = (inspect.signature(each).parameters.values() for each in (work, command))
-    parameters = [each for each in own if each.name not in ("gateway", "as_json")]
-    parameters += [each for each in shared if each.name != "own"]
-    taken = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    own, shared = (inspect.signature(function).parameters.values() for function in (main, command))
+    parameters = [parameter for parameter in own if parameter.name not in ("gateway", "as_json")]
+    parameters += [parameter for parameter in shared if parameter.name != "own"]
+    taken = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     # Typer reads the signature, and the hints beside it.
-    command.__doc__, command.__name__ = work.__doc__, work.__name__
-    command.__annotations__ = {each.name: each.annotation for each in taken}
+    command.__doc__, command.__name__ = main.__doc__, main.__name__
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in taken}
     setattr(command, "__signature__", inspect.Signature(taken))  # noqa: B010 -- no attribute of a function's type
     return command
 

@@ -5,7 +5,7 @@
             async for event in stream:
                 ...
 
-docs/sdks.md describes its guarantees.
+docs/sdks.md describes its guarantees, and docs/compatibility.md which changes a release may bring.
 """
 
 from app.api.partial_text import CallText, Texts

@@ -14,7 +14,12 @@ from app.sse import Frame
 
 @dataclass(frozen=True, slots=True)
 class UnknownEvent:
-    """An event of a type or shape that this version does not know."""
+    """An event of a type or shape that this version does not know.
+
+    Args:
+        type: The event's type.
+        fields: The JSON object of its data; empty for other data.
+    """
 
     type: str
     fields: Mapping[str, Any]
@@ -24,7 +29,14 @@ AnyEvent: TypeAlias = KnownEvent | UnknownEvent
 
 
 def event_of(frame: Frame) -> AnyEvent:
-    """The event in a frame's data; an `UnknownEvent` if it does not parse. Never raises."""
+    """Parse the event in a frame's data.
+
+    Args:
+        frame: A frame of a stream.
+
+    Returns:
+        The event; an `UnknownEvent` where the data do not parse.
+    """
     try:
         return DeliberationEvent.model_validate_json(frame.data).root
     except ValidationError:
@@ -32,10 +44,13 @@ def event_of(frame: Frame) -> AnyEvent:
 
 
 class TextsOfSeveral(dict[str, Texts]):
-    """Deliberation id → its texts. `apply` takes every event of a multiplexed stream, in order.
+    """The texts of each deliberation, by its id, rebuilt from a multiplexed stream.
 
-    The texts of a deleted deliberation are removed. A stream of `all` deliberations never ends, so there the next event
+    The texts of a deleted deliberation are removed. A stream of all deliberations never ends, so there the next event
     also removes the texts of a deliberation that has ended.
+
+    Args:
+        all: Whether the stream covers all deliberations of a tenant.
     """
 
     def __init__(self, *, all: bool) -> None:
@@ -44,6 +59,11 @@ class TextsOfSeveral(dict[str, Texts]):
         self._ended: str | None = None
 
     def apply(self, event: AnyEvent) -> None:
+        """Apply an event; one without text changes nothing.
+
+        Args:
+            event: The next event of the stream. Every event is applied, in order.
+        """
         if self._ended is not None:
             self.pop(self._ended, None)
             self._ended = None

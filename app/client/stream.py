@@ -30,9 +30,11 @@ _HEARTBEATS_MISSED = 3
 class Waits:
     """Waiting times in seconds.
 
-    `first_s` precedes the first reconnect, unless the gateway sets `retry:`; it doubles with every failure up to
-    `most_s`. `idle_s` bounds the silence of a connection until the gateway states its heartbeat; then the bound is
-    three heartbeats. `timeout_s` bounds the silence over all attempts; None means no bound.
+    Args:
+        first_s: The wait before the first reconnect, unless the gateway sets `retry:`. It doubles with every failure.
+        most_s: The longest wait before a reconnect, unless the gateway sets a longer one.
+        idle_s: The longest silence of a connection, until the gateway states its heartbeat; then three heartbeats.
+        timeout_s: The longest silence over all attempts; None means no bound.
     """
 
     first_s: float = 1.0
@@ -43,7 +45,13 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The stream broke for `reason`; reconnect number `attempt` (from 1) follows in `delay_s`."""
+    """A reconnect that follows a broken connection.
+
+    Args:
+        attempt: The number of the reconnect since the last data, from 1.
+        delay_s: The seconds until it.
+        reason: What broke the connection.
+    """
 
     attempt: int
     delay_s: float
@@ -53,8 +61,12 @@ class Retry:
 class Follower:
     """Decides which frames are new, at which cursor the next connection resumes, and how long to wait for it.
 
-    `cursor` is the id of the last event, None before the first. `of` names the deliberations of a multiplexed stream,
-    which has `ended` with the last of them; with an empty `of` it never ends. None is a stream of one deliberation.
+    `cursor` is the id of the last event, None before the first.
+
+    Args:
+        waits: The waiting times.
+        of: The ids of a multiplexed stream, which has `ended` with the last of these deliberations. With an empty
+            collection it never ends. None is a stream of one deliberation.
     """
 
     def __init__(self, waits: Waits, of: Collection[str] | None = None) -> None:
@@ -68,8 +80,15 @@ class Follower:
         self._of_one = of is None
         self._unended = set(of or ())
 
-    def take(self, frame: Frame) -> bool:
-        """Whether a frame has new data. Updates the cursor, delays, heartbeat, and whether the stream has ended."""
+    def feed(self, frame: Frame) -> bool:
+        """Update the cursor, the delays, the heartbeat, and whether the stream has ended.
+
+        Args:
+            frame: The next frame of a connection.
+
+        Returns:
+            Whether the frame has new data.
+        """
         if frame.retry_ms is not None:
             self._retry_s = frame.retry_ms / 1_000
         if frame.id is not None and not self._advance(frame.id):
@@ -98,8 +117,8 @@ class Follower:
 
     def _advance(self, id: str) -> bool:
         """Whether an id is new. Sequences increase within one epoch, the part before the last dash."""
-        found = _CURSOR.fullmatch(id)
-        position = None if found is None else (found[1], int(found[2]))
+        match = _CURSOR.fullmatch(id)
+        position = None if match is None else (match[1], int(match[2]))
         last = self._position
         if position is not None and last is not None and position[0] == last[0] and position[1] <= last[1]:
             return False
@@ -107,16 +126,26 @@ class Follower:
         return True
 
     def delay_s(self, attempt: int, retry_after_s: float | None, chance: float) -> float:
-        """Returns the seconds before reconnect number `attempt` (from 1), at least the delay that the gateway set.
+        """Compute the wait before a reconnect, at least the delay that the gateway set.
 
-        `chance` in [0, 1) adds up to half of the delay, so that viewers do not reconnect at once.
+        Args:
+            attempt: The number of the reconnect since the last data, from 1.
+            retry_after_s: The seconds of a `Retry-After` header, if there is one.
+            chance: A number in [0, 1), which adds up to half of the delay, so that viewers do not reconnect at once.
+
+        Returns:
+            The seconds to wait.
         """
         grown_s = min(self._retry_s * 2 ** min(attempt - 1, 16), max(self._waits.most_s, self._retry_s))
         return max(grown_s, retry_after_s or 0.0) * (1 + chance / 2)
 
 
 class StreamRefused(Exception):
-    """A final refusal of the gateway. `problem` is None without a problem document."""
+    """A final refusal of the gateway. `problem` is its problem document, None without one.
+
+    Args:
+        response: The refusal, whose content has been read.
+    """
 
     def __init__(self, response: httpx.Response) -> None:
         try:
@@ -129,7 +158,12 @@ class StreamRefused(Exception):
 
 
 class StreamLost(Exception):
-    """A connection broke, and no other one gave data within the timeout. `response` is the last refusal, if any."""
+    """A connection broke, and no other one gave data within the timeout.
+
+    Args:
+        reason: What broke the last connection.
+        response: The gateway's last refusal, if there was one.
+    """
 
     def __init__(self, reason: str, response: httpx.Response | None = None) -> None:
         super().__init__(reason)
@@ -161,15 +195,20 @@ class _Stream(Generic[_TextsT]):
 
     @property
     def cursor(self) -> str | None:
-        """The cursor to resume at; `after` until an event with an id was yielded."""
+        """The cursor at which another stream resumes; `after` until an event with an id was yielded."""
         return self._follower.cursor or self._after
 
     @property
     def duplicates(self) -> int:
+        """The count of events that the gateway sent again and that were not yielded."""
         return self._follower.duplicates
 
     def frames(self) -> AsyncIterator[Frame]:
-        """The same events as unparsed frames; does not update `texts`."""
+        """Iterate over the same events as unparsed frames, without an update of `texts`.
+
+        Returns:
+            The frames of the stream, which iteration over the events shares.
+        """
         return self._frames
 
     async def __aiter__(self) -> AsyncIterator[AnyEvent]:
@@ -247,7 +286,7 @@ class _Stream(Generic[_TextsT]):
                 return
             yield None
             for frame in decoder.feed(chunk):
-                if self._follower.take(frame):
+                if self._follower.feed(frame):
                     yield frame
                 if frame.event == "stream.reconnect":
                     raise StreamLost(f"the gateway asks to reconnect: {frame.fields().get('reason')}")
@@ -256,14 +295,27 @@ class _Stream(Generic[_TextsT]):
 
 
 class EventStream(_Stream[Texts]):
-    """The events of one deliberation after the cursor `after`: `0` is the beginning, None starts with a snapshot.
+    """The events of one deliberation: an async context manager and iterator.
 
-    An async context manager and iterator. Each event is yielded once, in the order of the log, up to the terminal one.
-    A cursor behind the terminal event yields none. Events about the stream itself (`stream.*`) are included; a snapshot
-    follows a `stream.gap`. `texts` are rebuilt from the yielded events.
+    Each event is yielded once, in the order of the log, up to the terminal one. A cursor behind the terminal event
+    yields none. Events about the stream itself (`stream.*`) are included; a snapshot follows a `stream.gap`. `texts`
+    are rebuilt from the yielded events.
 
-    The gateway reports `slow_consumer` to a slow viewer, which reads the log again. Raises StreamRefused, and
-    StreamLost after the timeout. Leaving the context closes the connection; the deliberation continues.
+    The gateway reports `slow_consumer` to a slow viewer, which reads the log again. The end of the context closes the
+    connection; the deliberation continues.
+
+    Args:
+        http: A client with the gateway's base URL and credentials.
+        deliberation_id: The deliberation to follow.
+        after: The cursor to resume after: `0` is the beginning, None starts with a snapshot.
+        deltas: Whether texts come while they are written.
+        types: The types of logged events to yield; empty selects all.
+        waits: The waiting times; None takes the defaults of `Waits`.
+        on_retry: Called before each reconnect.
+
+    Raises:
+        StreamRefused: While iterating: the gateway refuses the stream for good.
+        StreamLost: While iterating: no connection gave data within `waits.timeout_s`.
     """
 
     def __init__(
@@ -277,7 +329,6 @@ class EventStream(_Stream[Texts]):
         waits: Waits | None = None,
         on_retry: Callable[[Retry], None] | None = None,
     ) -> None:
-        """`http` has the gateway's base URL and credentials. `types` selects logged events; empty selects all."""
         filters = ({} if deltas else {"deltas": "false"}) | ({"types": ",".join(types)} if types else {})
         path = f"/deliberations/{deliberation_id}/events"
         super().__init__(http, path, filters, after, Texts(), waits or Waits(), on_retry)
@@ -286,8 +337,22 @@ class EventStream(_Stream[Texts]):
 class MultiplexedStream(_Stream[TextsOfSeveral]):
     """The events of several deliberations in one stream with one cursor; otherwise like `EventStream`.
 
-    Without ids it covers all deliberations of the tenant, including future ones, and never ends. `statuses` selects
-    events by the deliberation's status before or after them. `texts` are grouped by deliberation.
+    `texts` are grouped by deliberation.
+
+    Args:
+        http: A client with the gateway's base URL and credentials.
+        deliberation_ids: The deliberations to follow. Without ids the stream covers all deliberations of the tenant,
+            including future ones, and never ends.
+        statuses: Selects events by the deliberation's status before or after them; empty selects all.
+        after: The cursor to resume after: `0` is the beginning, None starts with a snapshot.
+        deltas: Whether texts come while they are written.
+        types: The types of logged events to yield; empty selects all.
+        waits: The waiting times; None takes the defaults of `Waits`.
+        on_retry: Called before each reconnect.
+
+    Raises:
+        StreamRefused: While iterating: the gateway refuses the stream for good.
+        StreamLost: While iterating: no connection gave data within `waits.timeout_s`.
     """
 
     def __init__(
@@ -302,7 +367,6 @@ class MultiplexedStream(_Stream[TextsOfSeveral]):
         waits: Waits | None = None,
         on_retry: Callable[[Retry], None] | None = None,
     ) -> None:
-        """`http` has the gateway's base URL and credentials. `types` selects logged events; empty selects all."""
         filters: dict[str, str | Sequence[str]] = {
             "deliberation": sorted(deliberation_ids),
             "status": list(statuses),
@@ -314,5 +378,5 @@ class MultiplexedStream(_Stream[TextsOfSeveral]):
 
 
 def _retry_after_s(response: httpx.Response | None) -> float | None:
-    given = "" if response is None else response.headers.get("Retry-After", "")
-    return float(given) if given.isascii() and given.isdigit() and len(given) < 6 else None
+    header = "" if response is None else response.headers.get("Retry-After", "")
+    return float(header) if header.isascii() and header.isdigit() and len(header) < 6 else None

@@ -3,13 +3,14 @@
 Texts are bounded, since a message of NATS is: a longer one is cut, with a mark that names where the whole is.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import AwareDatetime, Field
 
 from app.deliberation.calls import FactProblem, Usage
+from app.deliberation.contributions import Contribution, ContributionStatus, calls, contributions, form_of
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.facts import (
     TERMINAL_STATUS,
@@ -26,7 +27,6 @@ from app.deliberation.facts import (
 from app.deliberation.fold import State
 from app.deliberation.outputs import Output, answer_text, parse_output
 from app.deliberation.specification import Token, Value
-from app.deliberation.works import AgentWork, WorkStatus, calls, form_of, works
 
 TEXT_CHARS_MAX = 16_384
 # Characters of all texts of one announcement: a third of nats-server's default size, in the widest letters.
@@ -50,7 +50,7 @@ class AnnouncedAnswer(Value, frozen=True):
     agent_id: Token
     role: str
     model: str | None
-    status: WorkStatus = Field(description="`late`: its stage closed without it; `skipped`: the end came first")
+    status: ContributionStatus = Field(description="`late`: its stage closed without it; `skipped`: the end came first")
     content: str | None = Field(description="The version that stands in the ranking, else the last; null without any")
     usage: Usage
     duration_ms: int = Field(description="Of all its calls together")
@@ -128,6 +128,22 @@ class AgentResponse(Value, frozen=True):
     timestamp: AwareDatetime
 
 
+class Neighbours(Protocol):
+    """Services outside this one. Methods raise JournalUnavailable when the log does not answer within the time-out."""
+
+    async def announce(self, announced: Announcement) -> None:
+        """Publish that a deliberation ended. Once: a second one is dropped."""
+        ...
+
+    async def respond(self, response: AgentResponse) -> None:
+        """Publish a recorded outcome. Once: a second one is dropped."""
+        ...
+
+    async def complete_responses(self, deliberation_id: str, responses: Iterable[AgentResponse]) -> None:
+        """Publish those responses that have not been: the process that recorded an outcome may have died since."""
+        ...
+
+
 def cut(text: str, deliberation_id: str, chars_max: int = TEXT_CHARS_MAX) -> str:
     if len(text) <= chars_max:
         return text
@@ -137,14 +153,14 @@ def cut(text: str, deliberation_id: str, chars_max: int = TEXT_CHARS_MAX) -> str
 def announcement(tenant: str, end: End, state: State | None) -> Announcement:
     """Builds the announcement of an end. `state` has the facts before it; it is None if the log is damaged."""
     status, id = TERMINAL_STATUS[end.type], end.deliberation_id
-    results = () if state is None else tuple(_result(work, state) for work in works(replace(state, end=end)))
-    texts = 2 + sum(result.content is not None for result in results)
-    chars_max = min(TEXT_CHARS_MAX, TEXTS_CHARS_MAX // texts)
+    members = () if state is None else contributions(replace(state, end=end))
+    succeeded = sum(member.chosen is not None for member in members)
+    # Two more texts share the room: the task and the verdict.
+    chars_max = min(TEXT_CHARS_MAX, TEXTS_CHARS_MAX // (2 + succeeded))
     verdict = end.verdict
     if verdict is not None and verdict.content is not None:
         verdict = verdict.model_copy(update={"content": cut(verdict.content, id, chars_max)})
     specification = None if state is None else state.specification
-    succeeded = sum(result.content is not None for result in results)
     accepted_at = None if state is None else state.accepted.ts
     return Announcement(
         type=end.type,
@@ -157,11 +173,8 @@ def announcement(tenant: str, end: End, state: State | None) -> Announcement:
         strategy=specification and specification.strategy,
         metadata={} if specification is None else specification.metadata,
         roles=() if specification is None else tuple(dict.fromkeys(agent.role for agent in specification.agents)),
-        results=tuple(
-            result.model_copy(update={"content": result.content and cut(result.content, id, chars_max)})
-            for result in results
-        ),
-        counts=AnswerCounts(total=len(results), succeeded=succeeded, failed=len(results) - succeeded),
+        results=() if state is None else tuple(_result(member, state, chars_max) for member in members),
+        counts=AnswerCounts(total=len(members), succeeded=succeeded, failed=len(members) - succeeded),
         duration_ms=accepted_at and round((end.ts - accepted_at).total_seconds() * 1_000),
         verdict=verdict,
         problem=end.problem,
@@ -225,16 +238,17 @@ def _path(deliberation_id: str) -> str:
     return f"/deliberations/{deliberation_id}"
 
 
-def _result(work: AgentWork, state: State) -> AnnouncedAnswer:
-    tools = [sums for (agent_id, *_), sums in state.tools.items() if agent_id == work.spec.agent_id]
+def _result(contribution: Contribution, state: State, chars_max: int) -> AnnouncedAnswer:
+    chosen = contribution.chosen
+    tools = [sums for (agent_id, *_), sums in state.tools.items() if agent_id == contribution.spec.agent_id]
     return AnnouncedAnswer(
-        agent_id=work.spec.agent_id,
-        role=work.spec.role,
-        model=work.model,
-        status=work.status,
-        content=None if work.chosen is None else work.chosen.text,
-        usage=work.usage,
-        duration_ms=work.duration_ms,
-        problem=work.problem,
+        agent_id=contribution.spec.agent_id,
+        role=contribution.spec.role,
+        model=contribution.model,
+        status=contribution.status,
+        content=None if chosen is None else cut(chosen.text, state.deliberation_id, chars_max),
+        usage=contribution.usage,
+        duration_ms=contribution.duration_ms,
+        problem=contribution.problem,
         tools=tuple(AnnouncedTool(**sums._asdict()) for sums in tools),
     )

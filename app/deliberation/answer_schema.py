@@ -1,8 +1,9 @@
 """The JSON Schema that a client may demand of answers: a bounded subset, which engines' grammars can enforce.
 
-An engine never gets a client's schema as it came, but one that is rebuilt from the keywords below, with references
+An engine never gets a client's schema as it came, but a schema that is rebuilt from the keywords below, with references
 resolved. Keywords of which engines' grammars differ become words of a description: agents read them, and nothing
-enforces them. A client's regular expression is never run, because one can stall an engine and this check alike.
+enforces them. A client's regular expression is never run, because such an expression can stall an engine and this check
+alike.
 
 Two bounds hold for the work of a check. Acceptance refuses a schema whose smallest valid answer is expensive. A check
 that exceeds its budget of steps finds the answer invalid.
@@ -90,15 +91,15 @@ class _Rebuilding:
         self._root = root
         self._nodes = 0
         self._chars = 0
-        # The keywords that were replaced, each with the one that has its meaning now.
+        # The replaced keywords, each with the keyword that has its meaning now.
         self.replaced: dict[str, str] = {}
 
     # Long by its cases, one for each keyword.
-    def rebuilt(self, given: object, where: str, open_references: tuple[str, ...] = (), depth: int = 0) -> Schema:
+    def rebuilt(self, schema: object, where: str, open_references: tuple[str, ...] = (), depth: int = 0) -> Schema:
         self._nodes += 1
         if self._nodes > NODES_MAX or depth > DEPTH_MAX:
             raise SchemaRefused(f"{where}: the schema has more than {NODES_MAX} nodes or {DEPTH_MAX} levels")
-        node = {} if given is True else _object(given, where)
+        node = {} if schema is True else _object(schema, where)
         if "$ref" in node:
             reference = node["$ref"]
             if reference in open_references:
@@ -120,19 +121,21 @@ class _Rebuilding:
                     made[keyword] = _types(value, at)
                 case "properties":
                     made[keyword] = {
-                        name: self.rebuilt(each, f"{at}/{name[:NAME_CHARS_MAX]}", open_references, depth + 1)
-                        for name, each in _object(value, at).items()
+                        name: self.rebuilt(property_schema, f"{at}/{name[:NAME_CHARS_MAX]}", open_references, depth + 1)
+                        for name, property_schema in _object(value, at).items()
                     }
                 case "items":
                     made[keyword] = self.rebuilt(value, at, open_references, depth + 1)
                 case "anyOf":
                     made[keyword] = [
-                        self.rebuilt(each, f"{at}/{place}", open_references, depth + 1)
-                        for place, each in enumerate(_list(value, at))
+                        self.rebuilt(branch, f"{at}/{place}", open_references, depth + 1)
+                        for place, branch in enumerate(_list(value, at))
                     ]
                 case "oneOf" if "anyOf" not in node:
                     made["anyOf"] = self._one_of(node, at, open_references, depth)
-                case "prefixItems" if "items" not in node and all(each == value[0] for each in _list(value, at)):
+                case "prefixItems" if "items" not in node and all(
+                    item_schema == value[0] for item_schema in _list(value, at)
+                ):
                     self.replaced[keyword] = "items"
                     made["items"] = self.rebuilt(value[0], at, open_references, depth + 1)
                 case "const":
@@ -174,33 +177,33 @@ class _Rebuilding:
         """References repeat texts, so that they are counted before the schema has them."""
         if keyword in ("description", "enum", "const", "required"):
             texts = cast("list[object]", value) if isinstance(value, list) else [value]
-            self._chars += sum(len(each) for each in texts if isinstance(each, str))
+            self._chars += sum(len(text) for text in texts if isinstance(text, str))
         if self._chars > CHARS_MAX:
             raise SchemaRefused(f"schema: it has more than {CHARS_MAX} characters")
 
     def _target(self, reference: object, where: str) -> object:
         """The place that a JSON pointer (RFC 6901) within the schema names."""
-        found: object = self._root
+        target: object = self._root
         steps = (
             reference.removeprefix("#/").split("/") if isinstance(reference, str) and reference[:2] == "#/" else [""]
         )
         for step in steps:
-            name, inner = step.replace("~1", "/").replace("~0", "~"), _members(found)
+            name, inner = step.replace("~1", "/").replace("~0", "~"), _members(target)
             if name not in inner:
                 raise SchemaRefused(f"{where}: $ref must name a place in this schema, such as an entry of $defs")
-            found = inner[name]
-        return found
+            target = inner[name]
+        return target
 
     def _beside(
         self, node: Schema, keyword: str, target: object, where: str, open_references: tuple[str, ...], depth: int
     ) -> Schema:
-        """A schema that another one has by a keyword, with the description beside it."""
-        others = {name: each for name, each in node.items() if name != keyword}
+        """The schema under a keyword of another schema, with the description beside the keyword."""
+        others = {name: value for name, value in node.items() if name != keyword}
         beside = self.rebuilt(others, where, open_references, depth) if others.keys() - _DROPPED else {}
         if beside.keys() - {"description"}:
             raise SchemaRefused(f"{where}: {min(beside.keys() - {'description'})} stands beside {keyword}", keyword)
         made = self.rebuilt(target, where, open_references, depth)
-        described = " ".join(each["description"] for each in (beside, made) if "description" in each)
+        described = " ".join(schema["description"] for schema in (beside, made) if "description" in schema)
         return made | ({"description": described} if described else {})
 
     def _one_of(self, node: Schema, at: str, open_references: tuple[str, ...], depth: int) -> list[Schema]:
@@ -208,8 +211,8 @@ class _Rebuilding:
         discriminator = node.get("discriminator")
         tag: object = cast("Schema", discriminator).get("propertyName") if isinstance(discriminator, dict) else None
         entries = [
-            self.rebuilt(each, f"{at}/{place}", open_references, depth + 1)
-            for place, each in enumerate(_list(node["oneOf"], at))
+            self.rebuilt(branch, f"{at}/{place}", open_references, depth + 1)
+            for place, branch in enumerate(_list(node["oneOf"], at))
         ]
         for entry in entries:
             if isinstance(tag, str) and tag in entry.get("properties", {}) and tag not in entry.get("required", ()):
@@ -226,7 +229,7 @@ def _members(value: object) -> Mapping[str, object]:
         case dict():
             return cast("Schema", value)
         case list() if len(cast("list[object]", value)) <= ENUM_MAX:
-            return {str(place): each for place, each in enumerate(cast("list[object]", value))}
+            return {str(place): element for place, element in enumerate(cast("list[object]", value))}
         case _:
             return {}
 
@@ -235,7 +238,7 @@ def _apart(one: Schema, other: Schema) -> bool:
     """Whether no value fits both, by their types, their constants, or those of a property that both require."""
 
     def values(schema: Schema) -> set[tuple[bool, object]] | None:
-        return {(isinstance(each, bool), each) for each in schema["enum"]} if "enum" in schema else None
+        return {(isinstance(constant, bool), constant) for constant in schema["enum"]} if "enum" in schema else None
 
     def differ(left: Schema, right: Schema) -> bool:
         pair = values(left), values(right)
@@ -246,24 +249,24 @@ def _apart(one: Schema, other: Schema) -> bool:
         return True
     both = set(one.get("required", ())) & set(other.get("required", ()))
     properties = [one.get("properties", {}), other.get("properties", {})]
-    return shared == {"object"} and any(differ(*(each.get(name, {}) for each in properties)) for name in both)
+    return shared == {"object"} and any(differ(*(schemas.get(name, {}) for schemas in properties)) for name in both)
 
 
 def _kinds(schema: Schema) -> set[str]:
     types = schema.get("type", [*_TYPES])
-    return {"number" if each == "integer" else each for each in ([types] if isinstance(types, str) else types)}
+    return {"number" if kind == "integer" else kind for kind in ([types] if isinstance(types, str) else types)}
 
 
-def replaced_keywords(given: Schema) -> Mapping[str, str]:
-    """The keywords of a schema that `rebuilt_schema` replaces, each with the one that has its meaning then."""
-    rebuilding = _Rebuilding(given)
-    rebuilding.rebuilt(given, "schema")
+def replaced_keywords(schema: Schema) -> Mapping[str, str]:
+    """The keywords of a schema that `rebuilt_schema` replaces, each with the keyword that has its meaning then."""
+    rebuilding = _Rebuilding(schema)
+    rebuilding.rebuilt(schema, "schema")
     return rebuilding.replaced
 
 
-def rebuilt_schema(given: Schema) -> Schema:
+def rebuilt_schema(schema: Schema) -> Schema:
     """The schema of an object, of supported keywords alone and without references; raises SchemaRefused."""
-    made = _Rebuilding(given).rebuilt(given, "schema")
+    made = _Rebuilding(schema).rebuilt(schema, "schema")
     if made.get("type") != "object":
         raise SchemaRefused("schema/type: an answer is an object")
     if len(json.dumps(made)) > CHARS_MAX:
@@ -276,7 +279,7 @@ def _least_steps(schema: Schema) -> int:
     properties: Schema = schema.get("properties", {})
     steps = 1 + sum(_least_steps(properties[name]) if name in properties else 1 for name in schema.get("required", ()))
     steps += schema.get("minItems", 0) * (_least_steps(schema["items"]) if "items" in schema else 1)
-    return steps + sum(_least_steps(each) for each in schema.get("anyOf", ()))
+    return steps + sum(_least_steps(branch) for branch in schema.get("anyOf", ()))
 
 
 # The typed value of an enum: true is not 1, but 1.0 is.
@@ -304,14 +307,14 @@ class _Node:
 
 def _node(schema: Schema) -> _Node:
     types: list[str] = [schema["type"]] if isinstance(schema.get("type"), str) else schema.get("type", [])
-    branches = [_node(each) for each in schema["anyOf"]] if "anyOf" in schema else None
+    branches = [_node(branch) for branch in schema["anyOf"]] if "anyOf" in schema else None
     return _Node(
         schema=schema,
         required=tuple(dict.fromkeys(schema.get("required", ()))),
         kinds=frozenset([*(types or _TYPES), *(["integer"] if "number" in types else [])]),
         named=" or ".join(types),
         enum=frozenset(map(_typed, schema["enum"])) if "enum" in schema else None,
-        properties={name: _node(each) for name, each in schema.get("properties", {}).items()},
+        properties={name: _node(property_schema) for name, property_schema in schema.get("properties", {}).items()},
         others=_node(schema["additionalProperties"]) if isinstance(schema.get("additionalProperties"), dict) else None,
         items=_node(schema["items"]) if "items" in schema else None,
         alternatives=None
@@ -349,7 +352,7 @@ def _fault(node: _Node, value: object, budget: StepBudget) -> str | None:
         return ": is none of the values of its enum"
     if node.alternatives is not None:
         branches = node.alternatives[kind] + (node.constants.get(_typed(value), ()) if scalar else ())
-        if all(_fault(each, value, budget) is not None for each in branches):
+        if all(_fault(branch, value, budget) is not None for branch in branches):
             return ": fits no schema of its anyOf"
     match value:
         case dict():
@@ -368,11 +371,11 @@ def _object_fault(node: _Node, value: Mapping[str, object], budget: StepBudget) 
         if name not in value:
             return f"/{name[:NAME_CHARS_MAX]}: is missing"
     closed = node.schema.get("additionalProperties") is False
-    for name, each in value.items():
+    for name, member in value.items():
         if name in node.properties:
-            fault = _fault(node.properties[name], each, budget)
+            fault = _fault(node.properties[name], member, budget)
         elif node.others is not None:
-            fault = _fault(node.others, each, budget)
+            fault = _fault(node.others, member, budget)
         else:
             fault = ": is not expected" if closed else None
         if fault is not None:
@@ -384,8 +387,8 @@ def _list_fault(node: _Node, value: list[object], budget: StepBudget) -> str | N
     if not node.schema.get("minItems", 0) <= len(value) <= node.schema.get("maxItems", len(value)):
         return f": has {len(value)} items"
     if node.items is not None:
-        for place, each in enumerate(value):
-            if (fault := _fault(node.items, each, budget)) is not None:
+        for place, element in enumerate(value):
+            if (fault := _fault(node.items, element, budget)) is not None:
                 return f"/{place}{fault}"
     return None
 
@@ -415,26 +418,26 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _object(given: object, where: str) -> dict[str, Any]:
-    if not isinstance(given, dict):
+def _object(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
         raise SchemaRefused(f"{where}: must be an object")
-    return cast("dict[str, Any]", given)
+    return cast("dict[str, Any]", value)
 
 
-def _list(given: object, where: str, least: int = 1) -> list[Any]:
-    if not isinstance(given, list) or not least <= len(cast("list[Any]", given)) <= ENUM_MAX:
+def _list(value: object, where: str, least: int = 1) -> list[Any]:
+    if not isinstance(value, list) or not least <= len(cast("list[Any]", value)) <= ENUM_MAX:
         raise SchemaRefused(f"{where}: must be a list of {least} to {ENUM_MAX} entries")
-    return cast("list[Any]", given)
+    return cast("list[Any]", value)
 
 
-def _scalars(given: list[Any], where: str) -> list[Any]:
-    if any(isinstance(each, dict | list) for each in given):
+def _scalars(scalars: list[Any], where: str) -> list[Any]:
+    if any(isinstance(scalar, dict | list) for scalar in scalars):
         raise SchemaRefused(f"{where}: only texts, numbers, true, false and null are supported")
-    return given
+    return scalars
 
 
-def _types(given: object, where: str) -> object:
-    for each in [given] if isinstance(given, str) else _list(given, where):
-        if not isinstance(each, str) or each not in _TYPES:
+def _types(types: object, where: str) -> object:
+    for kind in [types] if isinstance(types, str) else _list(types, where):
+        if not isinstance(kind, str) or kind not in _TYPES:
             raise SchemaRefused(f"{where}: must be one of {', '.join(_TYPES)}, or a list of them")
-    return given
+    return types

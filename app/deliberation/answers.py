@@ -7,6 +7,7 @@ requested form is missing from the count; it is no vote for "unreadable".
 import hashlib
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,6 +17,7 @@ from typing import Annotated, Literal, cast
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
+from app.deliberation.choice.letters import ANSWER, IS, STATED, settled, stated_choices, stated_letter
 from app.deliberation.choice.numbers import DIGITS_MAX, READ_CHARS_MAX, last_number, shown
 from app.deliberation.facts import Tally
 
@@ -59,7 +61,9 @@ Options = Annotated[
 _FENCE_LINE = re.compile(r"^[ \t]*(?:```|~~~)[^\n]*$", re.MULTILINE)
 _LINE_MARK = re.compile(r"^[ \t]*(?:#{1,6}|>|[-*+])[ \t]+", re.MULTILINE)
 _EMPHASIS = re.compile(r"(?<![\w*])\*{1,3}(?=[^\s*])|(?<=[^\s*])\*{1,3}(?![\w*])|`")
-_PLAIN = str.maketrans("‘’‚“”„«»–—−。，、；：！？", '\'\'\'"""""---       ')
+_MARKS = str.maketrans("‘’‚“”„«»「」『』–—−。，、；：！？،؛؟।॥", '\'\'\'"""""""""---            ')
+# The Latin letters, digits and signs that Chinese and Japanese write as wide as their own.
+_PLAIN = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | _MARKS
 _EDGE_QUOTE = re.compile(r"\"|(?<!\w)'|(?<=\w\w)'(?![\w(])")
 # Only the beginning of a run is tried, so that a long run takes linear time.
 _SENTENCE_MARK = re.compile(r"(?<![,;:.…])[,;:.…]++(?=\s|$)|(?<=[^\W\d_])[!?]++(?=\s|$)")
@@ -67,7 +71,8 @@ _SENTENCE_MARK = re.compile(r"(?<![,;:.…])[,;:.…]++(?=\s|$)|(?<=[^\W\d_])[!?
 
 def _text(text: str) -> str | None:
     if len(text) > READ_CHARS_MAX:
-        return " ".join(text.casefold().split()) or None
+        return " ".join(unicodedata.normalize("NFC", text).casefold().split()) or None
+    text = text if text.isascii() else unicodedata.normalize("NFC", text)
     bare = _LINE_MARK.sub("", _FENCE_LINE.sub("", text))
     # Each of these takes a long look at every character.
     bare = _EMPHASIS.sub("", bare) if "*" in bare or "`" in bare else bare
@@ -79,53 +84,12 @@ def _text(text: str) -> str | None:
 
 # Choices
 
-_STATED = r"(?i:\b(?:answer|choice|option|decision|verdict|vote|choose|pick|select)\b)"
-_IS = r"[\s*:=_\"'`]{0,6}(?i:(?:is|are|for|would be|should be)\b)?[\s*:=_\"'`(\[$]{0,6}"
-_LETTER = r"(?:(?![AI]\s+[a-z])[A-Z])(?![\w'’+#])"
-_ALONE = re.compile(r"[\s*_`\"'(\[$]*([A-Za-z])[\s*_`\"')\].:$]*")
-_BOXED = re.compile(r"\\boxed\{\s{0,4}(?:\\text\{)?\(?([A-Z])\b")
-_NOUN = r"(?i:(?:option|choice|letter)\s{1,4})?[\s*(\[]{0,4}"
-_STATEMENT = re.compile(rf"{_STATED}{_IS}{_NOUN}({_LETTER})")
-# "Answer: B", "the final answer is B": a statement about the answer itself, with more than a space between `answer` and
-# the letter.
-_EXPLICIT = r"(?i:\banswer\b)(?=[\s*_\"'`]{0,6}(?:[:=]|(?i:is|would be|should be)\b))"
-_ANSWER = re.compile(rf"{_EXPLICIT}{_IS}{_NOUN}({_LETTER})")
-_LABEL = re.compile(r"[\s*_`(\[]*([A-Z])[*_`]{0,3}[).:\]][*_`]{0,3}(?=\s)")
-_MARKED = re.compile(r"\(([A-Z])\)|\[([A-Z])\]|\*\*([A-Z])\*\*")
-_LAST_WORD = re.compile(rf"(?<![\w'’])({_LETTER})[\s*_`\"')\].!$]*$")
-
-
-def _said(found: Iterable[re.Match[str]]) -> list[str]:
-    return [match[match.lastindex or 0] for match in found]
-
-
-def _settled(stated: Sequence[str], explicit: Sequence[str]) -> str | None:
-    """The letter on which all statements agree, else the last one explicitly called the answer, else None."""
-    if len(set(stated)) == 1:
-        return stated[0]
-    return explicit[-1] if explicit else None
-
-
-def _letter(text: str) -> str | None:
-    """The letter that is the text or its last line, is boxed, stated, before the text, marked, or its last word.
-
-    Statements or marks that differ give none, unless one statement calls itself the answer.
-    """
-    alone = _ALONE.fullmatch(text) or _ALONE.fullmatch(text[text.rstrip().rfind("\n") + 1 :])
-    if alone is not None:
-        return alone[1].upper()
-    end = text[-READ_CHARS_MAX:]
-    if boxed := _said(_BOXED.finditer(end)):
-        return boxed[-1]
-    if stated := _said(_STATEMENT.finditer(end)):
-        return _settled(stated, _said(_ANSWER.finditer(end)))
-    label = _LABEL.match(text)
-    if label is not None:
-        return label[1]
-    if marked := _said(_MARKED.finditer(end)):
-        return _settled(marked, ())
-    last = _LAST_WORD.search(text[-64:].rstrip())
-    return None if last is None else last[1]
+# A name ends with its word. In scripts without spaces a copula may follow, or a Chinese character, but none that
+# denies the name or makes another word of it.
+_ENDS = (
+    r"(?:(?!\w)|(?=です|だ|である|입니다|이다|예요|이에요|합니다|한다|ครับ|ค่ะ)"
+    r"|(?<=[\u3400-\u9fff])(?=[\u3400-\u9fff])(?![不没沒未否与與者书書]))"
+)
 
 
 def _option(text: str, options: Sequence[str]) -> str | None:
@@ -139,12 +103,12 @@ def _option(text: str, options: Sequence[str]) -> str | None:
             return by_text[whole]
     # The longest first: "yes, with changes" is not "yes".
     names = "|".join(re.escape(name) for name in sorted(by_text, key=lambda name: (-len(name), name)))
-    if stated := _said(re.finditer(rf"{_STATED}{_IS}({names})(?!\w)", end)):
+    if stated := stated_choices(re.finditer(rf"{STATED}{IS}({names}){_ENDS}", end)):
         # The marks that end words are gone from the bare text, so that "Answer: yes" is "answer yes" there.
-        explicit = _said(re.finditer(rf"(?i:\banswer\b){_IS}({names})(?!\w)", end))
-        settled = _settled(stated, explicit)
-        return None if settled is None else by_text[settled]
-    first = re.match(rf"({names})(?!\w)", beginning)
+        explicit = stated_choices(re.finditer(rf"{ANSWER}{IS}({names}){_ENDS}", end))
+        chosen = settled(stated, explicit)
+        return None if chosen is None else by_text[chosen]
+    first = re.match(rf"({names}){_ENDS}", beginning)
     return None if first is None else by_text[first[1]]
 
 
@@ -154,10 +118,10 @@ _FENCED = re.compile(r"```(?:json)?[ \t]*\n([^`]+)```", re.IGNORECASE)
 
 
 def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError("a name stands twice in one object")
-    return found
+    return members
 
 
 class _Number(str):
@@ -202,22 +166,22 @@ def _canonical(value: object) -> str:
 def _parsed_json(text: str) -> str | None:
     try:
         value = json.loads(text, object_pairs_hook=_distinct, parse_float=_json_number, parse_constant=_refuse)
-        found = _canonical(value)
+        canonical = _canonical(value)
         # Half of a surrogate pair can be escaped in JSON, but no fact could carry it.
-        found.encode()
+        canonical.encode()
     except (ValueError, RecursionError):
         return None
-    return found
+    return canonical
 
 
 def _json(text: str) -> str | None:
     starts = [place for place in (text.find("{"), text.find("[")) if place >= 0]
     inside = text[min(starts) : max(text.rfind("}"), text.rfind("]")) + 1] if starts else ""
-    fenced = [found[1] for found in _FENCED.finditer(text)]
+    fenced = [match[1] for match in _FENCED.finditer(text)]
     for document in dict.fromkeys((text, *fenced[-1:], inside)):
-        found = _parsed_json(document)
-        if found is not None:
-            return found
+        canonical = _parsed_json(document)
+        if canonical is not None:
+            return canonical
     return None
 
 
@@ -240,7 +204,7 @@ def normalise(text: str, normaliser: Normaliser, options: tuple[str, ...] = ()) 
             number = last_number(text)
             return None if number is None else shown(number)
         case "choice":
-            return _option(text, options) if options else _letter(text)
+            return _option(text, options) if options else stated_letter(text)
         case "json":
             return _json(text)
         case "exact":

@@ -7,11 +7,8 @@ from typing import Literal
 
 from app.deliberation.calls import Call, Cost, Money, price_of
 from app.deliberation.facts import CallFinished
-from app.deliberation.specification import Budget
+from app.deliberation.specification import BYTES_PER_TOKEN, Budget
 
-# UTF-8 bytes per token, low on purpose: the estimate errs towards refusing, so that a ceiling holds. Bytes, because a
-# Chinese character or an emoji takes a token or more, and three or four bytes.
-BYTES_PER_TOKEN = 3
 # A tool call in a prompt, beside the tool's result: its name, its arguments and the fence.
 TOOL_CALL_BYTES = 8_192 + 512
 
@@ -38,14 +35,14 @@ def allotted(budget: Budget, spent: Cost, calls: Sequence[Call]) -> tuple[Call, 
     if budget.max_tool_uses is None or not asked:
         return tuple(calls)
     share, rest = divmod(max(0, budget.max_tool_uses - spent.tool_uses), len(asked))
-    found: list[Call] = []
+    allotted_calls: list[Call] = []
     for call in calls:
         if (allowance := call.tools) is not None:
             uses = min(allowance.uses, share + (asked.index(call.call_id) < rest))
             tools = allowance.model_copy(update={"uses": uses}) if uses else None
             call = call.model_copy(update={"tools": tools})
-        found.append(call)
-    return tuple(found)
+        allotted_calls.append(call)
+    return tuple(allotted_calls)
 
 
 def _cost_of(budget: Budget, finished: CallFinished) -> Cost:
@@ -56,7 +53,7 @@ def _cost_of(budget: Budget, finished: CallFinished) -> Cost:
 
 def priced(budget: Budget, role: str, prompt_tokens: int, completion_tokens: int = 0) -> Cost:
     """The cost of these tokens at the highest price of a role's calls; an amount of 0 without a price."""
-    prices = next((each for each in budget.prices if each.role == role), None)
+    prices = next((role_prices for role_prices in budget.prices if role_prices.role == role), None)
     amount = Decimal(0) if prices is None else price_of(prices, prompt_tokens, completion_tokens)
     return Cost(tokens=prompt_tokens + completion_tokens, amount=amount)
 
@@ -74,7 +71,7 @@ def predicted(budget: Budget, calls: Iterable[Call]) -> Cost:
     for call in calls:
         uses = call.tools.uses if call.tools is not None else 0
         results = (call.tools.bytes + uses * TOOL_CALL_BYTES if call.tools is not None else 0) // BYTES_PER_TOKEN
-        prompt = sum(len(message.content.encode()) for message in call.messages) // BYTES_PER_TOKEN
+        prompt = sum(message.size_bytes for message in call.messages) // BYTES_PER_TOKEN
         tokens = (1 + uses) * prompt + (1 + uses) * results // 2 + (results if uses else 0)
         total += Cost(calls=1 + uses, tool_uses=uses)
         total += priced(budget, call.role, tokens, (1 + uses) * call.max_tokens)

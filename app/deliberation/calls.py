@@ -12,6 +12,7 @@ from app.deliberation.specification import (
     Amount,
     Currency,
     GitWorkspace,
+    InputRef,
     Prices,
     Priority,
     Purpose,
@@ -27,11 +28,28 @@ _MILLIONTH = Decimal("0.000001")
 BATCH_AFTER = 10**13
 
 
+class PlacedInput(Value, frozen=True):
+    """An input of a message; a text stands before the character `at` of the message's own text."""
+
+    file: InputRef
+    at: int
+
+
 class ChatMessage(Value, frozen=True):
-    """One message of a chat prompt, as the engine's API takes it."""
+    """One message of a chat prompt; its replica puts the texts of `inputs` into `content`, and pictures before it.
+
+    `inputs` are in the order of their places. `pictures` are data URLs, which a replica puts in.
+    """
 
     role: Literal["system", "user"]
     content: str
+    inputs: tuple[PlacedInput, ...] = Field(default=(), exclude_if=lambda inputs: not inputs)
+    pictures: tuple[str, ...] = Field(default=(), exclude=True)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the whole text; a picture counts as a text of its tokens."""
+        return len(self.content.encode()) + sum(placed.file.prompt_bytes for placed in self.inputs)
 
 
 class Check(Value, frozen=True):
@@ -47,14 +65,15 @@ class Check(Value, frozen=True):
 class Call(Value, frozen=True):
     """One model request, complete but for the engine that will serve it.
 
-    `labels` has the candidate behind each letter shown in the prompt; it is recorded and never sent. With a `check` no
-    engine is asked: a sandbox runs that program, and its report is the answer. With `tools` the model may use them
-    before it answers.
+    Without a `persona` of the member's own its replica adds the role's. `labels` has the candidate behind each letter
+    shown in the prompt; it is recorded and never sent. With a `check` no engine is asked: a sandbox runs that program,
+    and its report is the answer. With `tools` the model may use them before it answers.
     """
 
     call_id: Token
     agent_id: Token
     role: str
+    persona: str | None = Field(default=None, exclude_if=lambda persona: persona is None)
     model: str | None = None
     messages: tuple[ChatMessage, ...]
     output: Output
@@ -64,7 +83,7 @@ class Call(Value, frozen=True):
     seed: int
     labels: dict[str, str] = {}
     check: Check | None = None
-    tools: ToolAllowance | None = Field(default=None, exclude_if=lambda given: given is None)
+    tools: ToolAllowance | None = Field(default=None, exclude_if=lambda tools: tools is None)
 
 
 class StageRequest(Value, frozen=True):
@@ -72,10 +91,10 @@ class StageRequest(Value, frozen=True):
 
     `asked_at` is when the coordinator sent it, since a replica that hangs reads it late. `resumed` says that some calls
     may have been made or recorded before. `accepted_sequence` is the acceptance's place in the stream, and
-    `first_agent` the council's first member. With `one_role` all agents of the council have this role. Calls with a
-    lower `priority` go first. `stage_calls` are all calls of the role in the stage, also those with an outcome; they
-    are not sent. `traceparent` names the stage's span, where it is recorded. The workspace `files` has its texts in the
-    acceptance alone.
+    `first_agent` the council's first member. With `one_persona` all agents of the council have this role and one
+    persona. Calls with a lower `priority` go first. `stage_calls` are all calls of the role in the stage, also those
+    with an outcome; they are not sent. `traceparent` names the stage's span, where it is recorded. The workspace
+    `files` has its texts in the acceptance alone.
     """
 
     tenant: str
@@ -87,7 +106,7 @@ class StageRequest(Value, frozen=True):
     resumed: bool
     accepted_sequence: int = 0
     first_agent: str = ""
-    one_role: bool = False
+    one_persona: bool = False
     priority: int = 0
     traceparent: str | None = None
     workspace: GitWorkspace | Literal["files"] | None = None
@@ -119,8 +138,8 @@ class Cost(Value, frozen=True):
 class Ask(Value, frozen=True):
     """A strategy's next stage: calls that run at once, and how many answers make a quorum.
 
-    `stages_left` counts this stage and those that may follow; it divides the time that is left.
-    `reserve` is for stages without which this one would be of no use, or the choice could not be paid for any more.
+    `stages_left` counts this stage and those that may follow; it divides the time that is left. `reserve` is kept for
+    stages without which this stage would be of no use, and for the choice.
     """
 
     purpose: Purpose
@@ -185,12 +204,19 @@ class Usage(Value, frozen=True):
 
     @staticmethod
     def total(spent: Sequence["Usage"]) -> "Usage":
+        prompt_tokens = completion_tokens = cached_tokens = calls = tool_uses = 0
+        for usage in spent:
+            prompt_tokens += usage.prompt_tokens
+            completion_tokens += usage.completion_tokens
+            cached_tokens += usage.cached_tokens
+            calls += usage.calls
+            tool_uses += usage.tool_uses
         return Usage(
-            prompt_tokens=sum(each.prompt_tokens for each in spent),
-            completion_tokens=sum(each.completion_tokens for each in spent),
-            cached_tokens=sum(each.cached_tokens for each in spent),
-            calls=sum(each.calls for each in spent),
-            tool_uses=sum(each.tool_uses for each in spent),
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            cached_tokens=cached_tokens,
+            calls=calls,
+            tool_uses=tool_uses,
             cost=_total_cost(spent),
         )
 
@@ -209,15 +235,15 @@ class Usage(Value, frozen=True):
 
 
 def _total_cost(spent: Sequence[Usage]) -> UsageCost | None:
-    currency = next((each.cost.currency for each in spent if each.cost is not None), None)
+    currency = next((usage.cost.currency for usage in spent if usage.cost is not None), None)
     if currency is None:
         return None
     amount, unpriced = Decimal(0), 0
-    for each in spent:
-        if each.cost is None or each.cost.currency != currency:
-            unpriced += each.calls
+    for usage in spent:
+        if usage.cost is None or usage.cost.currency != currency:
+            unpriced += usage.calls
         else:
-            amount, unpriced = amount + each.cost.amount, unpriced + each.cost.unpriced_calls
+            amount, unpriced = amount + usage.cost.amount, unpriced + usage.cost.unpriced_calls
     return UsageCost(amount=amount, currency=currency, unpriced_calls=unpriced)
 
 

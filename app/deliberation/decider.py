@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, TypeVar
 
 from app.deliberation.budget import allotted, refused_by, spent_on, stage_deadlines
 from app.deliberation.calls import Ask, Call, Cost, FactProblem
+from app.deliberation.citations import citations
+from app.deliberation.contributions import participation
 from app.deliberation.errors import (
     DeadlineExceeded,
     DeliberationError,
@@ -37,8 +39,7 @@ from app.deliberation.facts import (
 )
 from app.deliberation.fold import Stage, State, usage
 from app.deliberation.outputs import ParsedOutput, parse_output
-from app.deliberation.specification import Parameters, Specification
-from app.deliberation.works import participation
+from app.deliberation.specification import Budget, Parameters, Specification
 
 # After this many takeovers without a recorded step in between, the deliberation ends as poisoned.
 POISON_TAKEOVERS = 5
@@ -64,7 +65,7 @@ class Outcomes:
             return None
 
     def answers(self, calls: Sequence[Call], form: type[_Output]) -> list[tuple[Call, _Output]]:
-        return [(call, found) for call in calls if isinstance(found := self.answer(call), form)]
+        return [(call, output) for call in calls if isinstance(output := self.answer(call), form)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,8 @@ class StrategyDefinition:
     """A strategy as `GET /strategies` describes it. `version` changes whenever its calls or prompts change.
 
     `parameters` is the model of the request's `parameters`; `rounds` is False when the strategy ignores rounds.
-    `formula` counts calls, and `tool_calls` those of them that may use tools: each makes one more request to an engine
-    after each use. `size` is the council's size where a request gives none; None leaves the size to the gateway.
+    `formula` counts calls; `tool_calls` counts the calls that may use tools. Such a call makes one more request to an
+    engine after each use. `size` is the council's size where a request gives none; None leaves the size to the gateway.
     `steps` are purposes in order: ` × R` repeats one in each round, other words after ` × ` are for readers. `test`
     refuses `answer_schema`.
     """
@@ -181,7 +182,46 @@ def require_strategy(state: State, definition: StrategyDefinition | None) -> Str
     return definition
 
 
-def decide(state: State, now: datetime, definition: StrategyDefinition | None) -> Decision:
+@dataclass(slots=True)
+class _Position:
+    """A running strategy. It has received the outcomes of `stages`; `ask` is its next stage, which `opened` opens."""
+
+    strategy: Strategy
+    stages: tuple[Stage, ...] = ()
+    ask: Ask | None = None
+    opened: StageOpened | None = None
+    spent: Cost = field(default_factory=Cost)
+    cut: list[CutStage] = field(default_factory=list[CutStage])
+
+    def next_ask(self, budget: Budget, outcomes: Outcomes | None) -> Ask:
+        # A generator begins with None.
+        ask = self.strategy.send(outcomes)  # pyright: ignore[reportArgumentType]
+        return ask.model_copy(update={"calls": allotted(budget, self.spent, ask.calls)})
+
+
+class Replay:
+    """The position of a deliberation's strategy after the last decision. The next decision goes on from it.
+
+    It changes no decision. After a new read of the log, the strategy begins anew.
+    """
+
+    def __init__(self) -> None:
+        self._position: _Position | None = None
+
+    def begin(self, state: State, definition: StrategyDefinition) -> _Position:
+        """Take the position out: a strategy that ends or fails leaves none to go on from."""
+        position, self._position = self._position, None
+        known = position and all(told is stage for told, stage in zip(position.stages, state.stages, strict=False))
+        return position if position and known else _Position(definition.run(state.specification))
+
+    def keep(self, position: _Position, ask: Ask, opened: StageOpened) -> None:
+        position.ask, position.opened = ask, opened
+        self._position = position
+
+
+def decide(
+    state: State, now: datetime, definition: StrategyDefinition | None, replay: Replay | None = None
+) -> Decision:
     """The next step. Raises UnknownStrategy, and StrategyDrift for other calls than the log records."""
     if state.ended:
         return Done()
@@ -189,7 +229,9 @@ def decide(state: State, now: datetime, definition: StrategyDefinition | None) -
         return _finish(Cancelled, state, now, by=state.cancel.by, reason=state.cancel.reason)
     late = _is_late(state, now)
     constraints = state.specification.constraints
-    if late and (constraints.on_deadline == "fail" or not any(each.answered for each in state.finished.values())):
+    if late and (
+        constraints.on_deadline == "fail" or not any(finished.answered for finished in state.finished.values())
+    ):
         missed = DeadlineExceeded(f"no verdict within {constraints.timeout_seconds} seconds")
         return _finish(TimedOut, state, now, problem=problem_of(missed))
     if state.takeovers_without_progress >= POISON_TAKEOVERS:
@@ -198,7 +240,9 @@ def decide(state: State, now: datetime, definition: StrategyDefinition | None) -
     definition = require_strategy(state, definition)
     stage = state.open_stage
     cause = closing_cause(stage, state.finished, now) if stage else None
-    return _closing(state, now, stage, cause) if stage and cause else _replay(state, now, definition, late)
+    if stage and cause:
+        return _closing(state, now, stage, cause)
+    return _replay(state, now, definition, late, replay or Replay())
 
 
 def _is_late(state: State, now: datetime) -> bool:
@@ -207,37 +251,38 @@ def _is_late(state: State, now: datetime) -> bool:
     return max(now, closed.ts if closed else now) >= state.accepted.deadline_at
 
 
-def _replay(state: State, now: datetime, definition: StrategyDefinition, late: bool) -> Decision:
-    strategy = definition.run(state.specification)
-    recorded = iter(state.stages)
-    spent = Cost()
-    cut: list[CutStage] = []
+def _replay(state: State, now: datetime, definition: StrategyDefinition, late: bool, replay: Replay) -> Decision:
+    budget, position = state.specification.budget, replay.begin(state, definition)
+    recorded = iter(state.stages[len(position.stages) :])
     try:
-        ask = next(strategy)
+        ask = position.ask or position.next_ask(budget, None)
         while True:
-            ask = ask.model_copy(update={"calls": allotted(state.specification.budget, spent, ask.calls)})
-            refused = refused_by(state.specification.budget, spent, ask.calls, ask.reserve)
+            refused = refused_by(budget, position.spent, ask.calls, ask.reserve)
             stage = None if refused else next(recorded, None)
             if stage is None and (by := refused or ("deadline" if late else None)):
-                cut.append(CutStage(purpose=ask.purpose, round=ask.round, by=by))
-                ask = strategy.send(Outcomes({}, admitted=False))
+                position.cut.append(CutStage(purpose=ask.purpose, round=ask.round, by=by))
+                ask = position.next_ask(budget, Outcomes({}, admitted=False))
                 continue
             if stage is None:
                 opened = _opening(state, now, ask)
+                replay.keep(position, ask, opened)
                 return OpenStage(opened, RunStage(opened, ask.calls, _call_deadline(state, opened), ask.calls))
-            _same_stage(stage.opened, ask)
+            if stage.opened is not position.opened:
+                _same_stage(stage.opened, ask)
             if stage.closed is None:
+                replay.keep(position, ask, stage.opened)
                 lacking = tuple(call for call in ask.calls if call.call_id not in state.finished)
                 return RunStage(stage.opened, lacking, _call_deadline(state, stage.opened), ask.calls)
             seen = {call_id: state.finished[call_id] for call_id in stage.closed.seen}
-            lacks = sum(each.answered for each in seen.values()) < len(ask.calls)
+            lacks = sum(finished.answered for finished in seen.values()) < len(ask.calls)
             if lacks and stage.closed.ts >= stage.opened.call_deadline_at:
-                cut.append(CutStage(purpose=ask.purpose, round=ask.round, by="deadline"))
-            spent += spent_on(state.specification.budget, ask.calls, seen)
-            ask = strategy.send(Outcomes(seen))
+                position.cut.append(CutStage(purpose=ask.purpose, round=ask.round, by="deadline"))
+            position.stages += (stage,)
+            position.spent += spent_on(budget, ask.calls, seen)
+            ask = position.next_ask(budget, Outcomes(seen))
     except StopIteration as stop:
         _all_replayed(recorded)
-        return _concluded(state, now, stop.value, cut)
+        return _concluded(state, now, stop.value, position.cut)
     except StrategyDrift:
         raise
     except DeliberationError as error:
@@ -310,11 +355,16 @@ def _concluded(state: State, now: datetime, conclusion: Conclusion, cut: Sequenc
     missing = [f"no context: {context.detail}"] if context and context.detail is not None else []
     away = Counter(server for finished in state.finished.values() for server in finished.tools_away)
     tools = [f"tool server {server} was away in {counted} of the calls" for server, counted in sorted(away.items())]
-    reasons = (*conclusion.degraded, *sorted(causes), *missing, *tools)
+    decisive = state.finished.get(conclusion.call_id or "")
+    as_json = ["the answer is no text but an object or a list; its JSON is shown"] * (
+        decisive is not None and "json" in decisive.lenient
+    )
+    reasons = (*conclusion.degraded, *sorted(causes), *missing, *tools, *as_json)
     verdict = Verdict(
         **{field.name: getattr(conclusion, field.name) for field in fields(conclusion) if field.name != "degraded"},
+        citations=citations(conclusion.content or "", state.specification.evidence),
         strategy=StrategyRef(name=state.specification.strategy, version=state.specification.strategy_version),
-        calls=usage(state).calls,
+        calls=sum(finished.usage.calls for finished in state.finished.values()),
     )
     degraded = Degraded(reasons=reasons, cut=tuple(cut)) if reasons else None
     return _finish(Completed, state, now, verdict=verdict, degraded=degraded)

@@ -28,6 +28,7 @@ DeliberationError
     ├── AnswerWithheld        the model refused, or a content filter of the engine stopped it: not asked there again
     ├── CallTimeout           no answer within the call's deadline
     ├── InvalidOutput         the answer breaks its schema, also when asked again
+    ├── InputGone             an input of the call is not stored any more
     ├── SandboxUnavailable    a program was not run, because the sandbox cannot isolate it on this machine
     └── CallCancelled         the call was stopped by a fact: a cancel, a closed stage, or the end
 
@@ -212,7 +213,16 @@ class CallTimeout(CallFailure):
 
 
 class InvalidOutput(CallFailure):
+    """`finish_reason` is that of the reply."""
+
     code = "invalid_output"
+    finish_reason: str | None = None
+
+
+class InputGone(CallFailure):
+    """An input of the call is not stored any more."""
+
+    code = "input_gone"
 
 
 class SandboxUnavailable(CallFailure):

@@ -10,11 +10,12 @@ The union is closed, so all of its members stand in this file, though it is long
 """
 
 from datetime import UTC
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field, TypeAdapter, ValidationError
 
 from app.deliberation.calls import FactProblem, Usage
+from app.deliberation.citations import Citation
 from app.deliberation.outputs import OutputKind
 from app.deliberation.specification import Purpose, Specification, Structured, Token, Value, checked_token
 
@@ -48,7 +49,7 @@ class Accepted(Envelope, frozen=True):
     traceparent: str | None = None
     asked: dict[str, Any] = Field(
         default={},
-        exclude_if=lambda given: not given,
+        exclude_if=lambda asked: not asked,
         description="What a façade repeats of its request, such as an id that the client gave; it decides nothing",
     )
 
@@ -101,25 +102,16 @@ class CallDelta(Envelope, frozen=True):
     text: str
 
 
-class Unreachable(Value, frozen=True):
-    """No connection to an engine can be made: since when, and why."""
+class UnreachableEngine(Value, frozen=True):
+    """No connection to an engine can be made: since when, and why; `url` has no credentials."""
 
     since: AwareDatetime
     cause: str
-
-    def __str__(self) -> str:
-        return f"cannot be connected to since {self.since.astimezone(UTC):%H:%M:%S} UTC: {self.cause}"
-
-
-class UnreachableEngine(Unreachable, frozen=True):
-    """An engine to which no connection can be made; `url` has no credentials."""
-
-    REMEDY: ClassVar[str] = "start it, or correct its URL (VLLM_URL, or `engines` of the role)"
-
     url: str
 
     def __str__(self) -> str:
-        return f"engine {self.url} {super().__str__()}"
+        at = f"{self.since.astimezone(UTC):%H:%M:%S} UTC"
+        return f"engine {self.url} cannot be connected to since {at}: {self.cause}"
 
 
 class CallWaiting(Envelope, frozen=True):
@@ -284,7 +276,8 @@ class Verdict(Value, frozen=True):
     `winner` is null when nothing was ranked. `call_id` names the call with the answer `content`; both are null
     together. `agreement` is a mean Kendall τ in [-1, 1] after ballots. After a count of answers (`tally`, most votes
     first) `agreement` is the winner's share of the votes, in [0, 1]. `effective_votes` is N/(1+(N-1)ρ̂): how many
-    independent ballots the ballots are worth, ρ̂ their mean pairwise τ.
+    independent ballots the ballots are worth, ρ̂ their mean pairwise τ. `citations` are the evidence that `content`
+    names, checked against that of the request.
     """
 
     winner: Token | None
@@ -297,6 +290,7 @@ class Verdict(Value, frozen=True):
     agreement: float | None
     effective_votes: float | None = None
     tally: tuple[Tally, ...] = ()
+    citations: tuple[Citation, ...] = Field(default=(), exclude_if=lambda citations: not citations)
     strategy: StrategyRef
     calls: int
 

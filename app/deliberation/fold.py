@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from pydantic import ValidationError
 
@@ -34,10 +34,8 @@ from app.deliberation.facts import (
     TotalUsage,
     decode,
 )
+from app.deliberation.ports import Record
 from app.deliberation.specification import Purpose, Specification
-
-if TYPE_CHECKING:
-    from app.deliberation.ports import Record
 
 PENDING, IN_PROGRESS, CANCELLING = "pending", "in_progress", "cancelling"
 TERMINAL: frozenset[str] = frozenset(TERMINAL_STATUS.values())
@@ -251,7 +249,7 @@ def usage(state: State) -> TotalUsage:
         by_stage[stage.stage, stage.purpose].append(finished.usage)
         by_agent[finished.agent_id].append(finished.usage)
     return TotalUsage(
-        **dict(Usage.total([each.usage for each in state.finished.values()])),
+        **dict(Usage.total([finished.usage for finished in state.finished.values()])),
         by_stage=tuple(
             StageUsage(stage=n, purpose=of, **dict(Usage.total(by_stage[n, of]))) for n, of in sorted(by_stage)
         ),

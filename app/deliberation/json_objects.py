@@ -26,19 +26,41 @@ _REASONING_TAG = re.compile(
     re.IGNORECASE,
 )
 _UNFIT = re.compile(rf"(?P<string>{_STRING})|,(?=\s*+[}}\]])", re.DOTALL)
-_ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
+# TeX's commands that begin like an escape. Those of the first list leave half a word behind a line break or tab.
+_TEX_ALONE = (
+    "nLeftarrow|nLeftrightarrow|nRightarrow|nabla|natural|nexists|nleftarrow|nleftrightarrow|notin|nrightarrow|rVert|"
+    "raisebox|rangle|rbrace|rbrack|rceil|ref|renewcommand|rfloor|rho|right|rightarrow|rightarrows|rightharpoonup|"
+    "rightleftharpoons|rm|root|rotatebox|rtimes|rule|rvert|textbf|textit|textrm|textsc|textsf|texttt|tfrac|therefore|"
+    "theta|thickapprox|thicksim|thinspace|tilde|times|triangle|triangleleft|triangleq|triangleright"
+)
+_TEX_WORDS = (
+    "ncong|ne|nearrow|neg|neq|newcommand|newenvironment|newline|newpage|newtheorem|ngeq|ngtr|ni|nicefrac|nint|nleq|"
+    "nless|nmid|nobreak|nocite|noindent|nolimits|nonumber|normalfont|normalsize|not|nparallel|nprec|nsim|nsubseteq|"
+    "nsucc|nsupseteq|nu|num|nvdash|nwarrow|tableofcontents|tag|tan|tanh|tau|tbinom|text|textcolor|textstyle|"
+    "textwidth|thanks|tiny|title|to|today|top|toprule|twoheadrightarrow"
+)
+_BACKSLASH = re.compile(
+    rf"\\(?:(?P<pair>\\)|(?P<tex>(?:{_TEX_ALONE})(?![A-Za-z]))|(?P<word>(?:{_TEX_WORDS})(?![A-Za-z]))"
+    r'|(?P<unknown>[^"\\/bfnrtu]|u(?![0-9a-fA-F]{4})|[bf](?=[A-Za-z]))|(?P<layout>[nrt])|(?P<page>[bf])|.)',
+    re.DOTALL,
+)
+_FOLDER = r"[\w~$%@+&()-]+(?:[ .][\w~$%@+&()-]+)*+"
+_DRIVE = re.compile(rf"(?<![A-Za-z])[C-HX-Z]:(?:\\(?![nrt]\\){_FOLDER})++")
+# The end of a line, and the beginning of the next line.
+_LINE_ENDS, _LINE_BEGINNING = ".:;,!?)}]>\"'`", re.compile(r"[^a-z_\\]|\\[nrt](?![a-z])")
+_AFTER_TAB = re.compile(r'[ "]|\\[nrt]')
 
 _Expected = Literal["value", "value or ]", "name or }", ":", ", or the end"]
 
 
 def objects(text: str) -> list[Span]:
-    """The objects of a text in the order of their ends, without those within another one. Empty ones may be left out.
+    """The objects of a text in the order of their ends, but for objects within objects. Empty ones may be left out.
 
-    A run reads tokens from a beginning until its object ends or a token is unfit. It decides every beginning that it
-    reads as a token; another run from one of them would fail alike. A later run reads outside of strings what an
+    A run reads tokens from a beginning until its object ends or a token is unfit. The run decides every beginning that
+    it reads as a token: a run from such a beginning would fail alike. A later run reads outside of strings what an
     earlier run read inside of one. So at most two runs read any place.
     """
-    found: list[Span] = []
+    spans: list[Span] = []
     decided: set[int] = set()
     complete_until = 0
     for beginning in _BEGINNING.finditer(text):
@@ -47,8 +69,8 @@ def objects(text: str) -> list[Span]:
             closed = _run(text, start, decided)
             if closed and closed[-1].start == start:
                 complete_until = closed[-1].end
-            found += closed
-    return sorted(found, key=lambda span: (span.end, -span.start))
+            spans += closed
+    return sorted(spans, key=lambda span: (span.end, -span.start))
 
 
 def _run(text: str, place: int, decided: set[int]) -> list[Span]:
@@ -84,12 +106,70 @@ def _run(text: str, place: int, decided: set[int]) -> list[Span]:
     return closed
 
 
-def mended(document: str) -> str:
-    r"""A document without commas before an end, and with unknown escapes (`\alpha`) as a backslash and the rest."""
-    return _UNFIT.sub(
-        lambda part: _ESCAPE.sub(lambda escape: escape[0] if escape[1] else r"\\", part[0]) if part["string"] else "",
-        document,
+def has_plain_backslashes(document: str) -> bool:
+    r"""Whether backslashes in its strings stand for themselves: JSON lacks the escape (`\alpha`), or nobody means it.
+
+    Nobody means a backspace or form feed before a letter (`\frac`), nor half of a command of TeX (`\theta`).
+    """
+    return "\\" in document and any(
+        escape["unknown"] or escape["tex"]
+        for part in _UNFIT.finditer(document)
+        if part["string"]
+        for escape in _BACKSLASH.finditer(part["string"])
     )
+
+
+def mended(document: str) -> str:
+    r"""A document without commas before an end, and with backslashes doubled that stand for themselves.
+
+    With one such backslash all are meant so, but for escapes that lay out a text. In a string, `\n` at a line's end is
+    a line break, and `\t` beside a line break or a blank is a tab.
+    """
+    plain = has_plain_backslashes(document)
+
+    def fit(part: re.Match[str]) -> str:
+        string = part["string"] or ""
+        return _with_plain_backslashes(string) if plain and "\\" in string else string
+
+    return _UNFIT.sub(fit, document)
+
+
+def _with_plain_backslashes(string: str) -> str:
+    in_paths = {at for path in _DRIVE.finditer(string) for at in range(*path.span()) if string[at] == "\\"}
+    escapes = [*_BACKSLASH.finditer(string)]
+    laying_out: set[int] = set()
+    previous_end = -1
+    for escape in escapes:
+        begin, end = escape.start(), escape.start() + 2
+        before, follows = string[begin - 1], begin == previous_end
+        if begin in in_paths:
+            continue
+        if escape["word"] is not None:
+            lays_out = follows or (before in ".:;" and string[begin + 1] == "n")
+        elif escape["layout"] == "t":
+            lays_out = follows or _AFTER_TAB.match(string, end) is not None
+        elif escape["layout"] is not None:
+            ended = begin > 1 and before in _LINE_ENDS
+            lays_out = follows or ended or _LINE_BEGINNING.match(string, end) is not None
+        else:
+            continue
+        if lays_out:
+            laying_out.add(begin)
+            previous_end = end
+    meant = {string[begin + 1] for begin in laying_out}
+    meant |= {"r"} if "n" in meant else set()
+
+    def fit(escape: re.Match[str]) -> str:
+        begin = escape.start()
+        if escape["layout"] is not None:
+            stands = begin in in_paths or escape["layout"] not in meant
+        elif escape["word"] is not None:
+            stands = begin not in laying_out
+        else:
+            stands = bool(escape["unknown"] or escape["tex"] or escape["page"])
+        return rf"\{escape[0]}" if stands else escape[0]
+
+    return _BACKSLASH.sub(fit, string)
 
 
 class Reasoning(NamedTuple):
@@ -100,7 +180,7 @@ class Reasoning(NamedTuple):
 
     def around(self, span: Span) -> int | None:
         """The number of the span of reasoning that holds another span."""
-        number = bisect_right(self.spans, span.start, key=lambda each: each.start) - 1
+        number = bisect_right(self.spans, span.start, key=lambda thought: thought.start) - 1
         return number if number >= 0 and span.end <= self.spans[number].end else None
 
 

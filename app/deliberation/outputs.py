@@ -1,8 +1,8 @@
 """Structured outputs: the JSON Schema that an engine receives, and the check of its answer.
 
-Every array and integer is bounded. Texts are bounded by `max_tokens` and by the check here, not in the schema
-(xgrammar's issue 800: under `maxLength` vLLM's grammars admit no line break and no quotation mark, which
-`tests/vllm/test_grammar.py` shows). Rationale fields precede scores, so that a score follows its reasons.
+Every array and integer is bounded. Texts are bounded by `max_tokens` and by the check here, not in the schema. Under
+`maxLength` vLLM's grammars admit no line break and no quotation mark (xgrammar's issue 800;
+`tests/vllm/test_grammar.py` shows it). Rationale fields precede scores, so that a score follows its reasons.
 """
 
 import json
@@ -387,7 +387,7 @@ def _revision(output: Output, document: Document) -> Revision:
     raised = range(1, max(1, output.issues) + 1)
     answered = {response.issue: response for response in reversed(revision.responses) if response.issue in raised}
     kept = tuple(response for response in revision.responses if answered.get(response.issue) is response)
-    return revision.model_copy(update={"responses": kept})
+    return revision if kept == revision.responses else revision.model_copy(update={"responses": kept})
 
 
 def _choice(output: Output, document: Document) -> Choice:

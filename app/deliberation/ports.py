@@ -1,15 +1,15 @@
 """Interfaces that adapters implement.
 
 The journal is in `app.log.journal` (JetStream) and in `tests.fakes` (memory). Agents run in Ray Serve
-(`serve_deployments.deployments`) or in workers that pull from NATS (`serve_deployments.coordinator.task_queue`).
+(`serve_deployments.deployments`), in workers that pull from NATS (`serve_deployments.coordinator.task_queue`), or in
+the coordinator's process (`serve_deployments.coordinator.local_agents`).
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
-from app.deliberation.announcements import AgentResponse, Announcement
 from app.deliberation.calls import StageRequest
 from app.deliberation.facts import Deleted, Fact, View
 
@@ -25,10 +25,6 @@ class Record:
     @property
     def tokens(self) -> list[str]:
         return self.subject.split(".")
-
-    def __reduce__(self) -> tuple[type[Self], tuple[str, int, bytes]]:
-        # For the archive's second process. Pickling a dataclass with slots runs Python code for each field.
-        return type(self), (self.subject, self.sequence, self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,7 @@ class Journal(Protocol):
     """Access to the log. Methods raise JournalUnavailable when it does not answer within the time-out."""
 
     async def append(self, tenant: str, fact: Fact | Deleted) -> Appended:
-        """Write a fact unless its subject holds one already; the first write wins, and all callers get the stored one.
+        """Write a fact unless its subject holds a fact: the first write wins, and all callers get the stored fact.
 
         An acceptance is created only when no record of its id exists; otherwise the result may be its tombstone, or
         whatever retention has left. After a time-out, refusal or reconnect the subject is read back, so that a
@@ -77,7 +73,14 @@ class Journal(Protocol):
         ...
 
     async def purge(self, tenant: str, deliberation_id: str) -> None:
-        """Remove everything of a deliberation but its tombstone, also where it is copied by id. Idempotent."""
+        """Remove everything of a deliberation but its tombstone, also where it is copied by id. Idempotent.
+
+        An announcement that is older than some minutes is left to `erase_announcement`.
+        """
+        ...
+
+    async def erase_announcement(self, tenant: str, deliberation_id: str, ended_at: datetime) -> None:
+        """Remove the announcement of an end, however old; for some minutes the log refuses another one. Idempotent."""
         ...
 
     async def publish_view(self, tenant: str, view: View, until: datetime | None = None) -> None:
@@ -91,18 +94,6 @@ class Journal(Protocol):
 
     async def last(self, patterns: Sequence[str]) -> list[Record]:
         """The last event on each subject that matches `patterns` (1,024 at most, of one stream), in stream order."""
-        ...
-
-    async def announce(self, announced: Announcement) -> None:
-        """Publish that a deliberation ended, for services outside this one. Once: a second one is dropped."""
-        ...
-
-    async def respond(self, response: AgentResponse) -> None:
-        """Publish a recorded outcome for services outside this one. Once: a second one is dropped."""
-        ...
-
-    async def complete_responses(self, deliberation_id: str, responses: Iterable[AgentResponse]) -> None:
-        """Publish those responses that have not been: the process that recorded an outcome may have died since."""
         ...
 
     def read(self, pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
@@ -121,14 +112,14 @@ class Journal(Protocol):
         """Send a message beside the log to those who listen now. It may be lost; never raises JournalUnavailable."""
         ...
 
-    async def hear(self, subject: str, deliver: Callable[[bytes], None]) -> None:
+    async def listen(self, subject: str, deliver: Callable[[bytes], None]) -> None:
         """Deliver each message that others tell from now on, until the journal is closed."""
         ...
 
     async def state(self, subjects: str = "deliberations.>") -> StreamState: ...
 
     async def queue(self, *consumers: str) -> QueueState:
-        """The state of durable consumers together; of one that does not exist, that everything is left.
+        """The state of durable consumers together; a consumer that does not exist has acknowledged nothing.
 
         Up to where the coordinators have acknowledged, every accepted deliberation has ended. Up to where the archive
         has, its database has all facts that lists depend on.
@@ -139,11 +130,13 @@ class Journal(Protocol):
 class Control(Protocol):
     """Requests to other processes over the log's connection. No guarantee depends on their replies."""
 
-    async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:
+    async def inquire(
+        self, subject: str, data: bytes = b"", *, timeout_s: float, replies_max: int = 1
+    ) -> list[dict[str, Any]]:
         """JSON replies to a request, at most `replies_max` within `timeout_s`; none when the log cannot be reached.
 
-        Subjects: `control.coordinator` (every coordinator replica), `control.role.<ROLE>` (every agent replica),
-        `control.webhooks` (every sender of webhooks).
+        Subjects: `control.coordinator` (every coordinator replica), `control.role.<ROLE>` (every agent replica, which
+        asks its engines anew for the data `probe`), `control.webhooks` (every sender of webhooks).
         """
         ...
 
@@ -158,7 +151,7 @@ class AgentsLost(Exception):
 
 class Agents(Protocol):
     async def run(self, request: StageRequest) -> None:
-        """Have calls made; agents record each outcome in the log, first write wins, and the caller hears it there.
+        """Have calls made; agents record each outcome in the log, first write wins, and the caller receives it there.
 
         Returns, or raises AgentsLost, when no more outcomes come: calls without one must be asked for again. Cancelling
         this stops no call: facts do.

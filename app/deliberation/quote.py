@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from math import ceil
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -128,7 +128,7 @@ class _Planned:
 
     def usage(self, role: Role, extra_bytes: int, history: QuoteHistory | None) -> Usage:
         """The expected usage by a history; without one the largest, in which the prompt shows the reply's schema."""
-        own = self.bytes + extra_bytes + len(persona_section(role.persona).encode())
+        own = self.bytes + extra_bytes + len(persona_section(self.call.persona or role.persona).encode())
         if history is None:
             prompt = (own + _schema_bytes(self.call.output)) // BYTES_PER_TOKEN + TEMPLATE_TOKENS
         else:
@@ -154,6 +154,35 @@ def _with_tools(used: Usage, tools: ToolAllowance, *, most: bool) -> Usage:
     )
 
 
+class LeastCall(NamedTuple):
+    """What the longest call of a role takes of its engine's context at least, without inputs.
+
+    `tokens` are those of prompt and longest answer; the texts that it quotes have the lengths that a quote assumes.
+    """
+
+    role: str
+    purpose: Purpose
+    tokens: int
+
+
+def least_calls(
+    specification: Specification, definition: StrategyDefinition, roles: Mapping[str, Role]
+) -> list[LeastCall]:
+    """The longest call of each role. The largest council takes a second."""
+    planned = _Way(_bare(specification)).planned(definition)
+    first = next(definition.run(specification)).calls[0]
+    own_bytes = sum(len(message.content.encode()) for message in first.messages) - planned[0].bytes
+    longest = dict[str, LeastCall]()
+    for plan in planned:
+        call = plan.call
+        persona = persona_section(call.persona or roles[call.role].persona)
+        prompt = (plan.bytes + own_bytes + len(persona.encode())) // ASSUMED_BYTES_PER_TOKEN
+        tokens = prompt + sum(text.assumed for text in plan.quoted) + call.max_tokens
+        if call.role not in longest or tokens > longest[call.role].tokens:
+            longest[call.role] = LeastCall(call.role, plan.place[0], tokens)
+    return list(longest.values())
+
+
 @lru_cache(maxsize=256)
 def _schema_bytes(output: Output) -> int:
     return len(schema_section(json_schema(output)).encode())
@@ -174,16 +203,18 @@ class _Way:
         self._texts: dict[str, _Text] = {}
 
     def planned(self, definition: StrategyDefinition) -> list[_Planned]:
-        strategy, found = definition.run(self._asked), list[_Planned]()
+        strategy, planned_calls = definition.run(self._asked), list[_Planned]()
         try:
             ask = next(strategy)
             while True:
-                found += [self._read((ask.purpose, ask.round), call) for call in ask.calls if call.check is None]
+                planned_calls += [
+                    self._read((ask.purpose, ask.round), call) for call in ask.calls if call.check is None
+                ]
                 said = {call.call_id: self._said(call, ask.round) for call in ask.calls if not self._silent(call)}
-                outcomes = {id: CallFinished.model_construct(text=json.dumps(each)) for id, each in said.items()}
+                outcomes = {id: CallFinished.model_construct(text=json.dumps(fields)) for id, fields in said.items()}
                 ask = strategy.send(Outcomes(outcomes))
         except StopIteration:
-            return found
+            return planned_calls
 
     def _read(self, place: _Place, call: Call) -> _Planned:
         marks = [mark for message in call.messages for mark in self._marks.findall(message.content)]
@@ -229,16 +260,16 @@ class _Way:
         author, _, version = candidate.partition("#")
         place = next(at for at, agent in enumerate(self._asked.agents) if agent.agent_id == author)
         score = min(10, 2 * round - 1 + ((place + round) % self._asked.size == 0)) if version else 0
-        return {"criteria": [{"id": each, "rationale": "", "score": score} for each in call.output.criteria]}
+        return {"criteria": [{"id": criterion, "rationale": "", "score": score} for criterion in call.output.criteria]}
 
     def _report(self, call: Call) -> dict[str, Any]:
         """All tests pass, or the program cannot be run for a reason as long as the tests that a repair shows."""
         tests = call.check.tests if call.check is not None else ()
         outcomes = [{"name": "", "passed": self._agree, "reason": "", "duration_ms": 0} for _ in tests]
         sizes = sorted(len(f"{test.name}{json.dumps(test.data)[:_TEST_CHARS]}".encode()) for test in tests)
-        given = sum(sizes[-_TESTS_SHOWN:])
-        most = (given + _TESTS_SHOWN * _REASON_BYTES) // BYTES_PER_TOKEN
-        rest = _Text("", most, given // ASSUMED_BYTES_PER_TOKEN + _TESTS_SHOWN * _REASON_TOKENS)
+        shown_bytes = sum(sizes[-_TESTS_SHOWN:])
+        most = (shown_bytes + _TESTS_SHOWN * _REASON_BYTES) // BYTES_PER_TOKEN
+        rest = _Text("", most, shown_bytes // ASSUMED_BYTES_PER_TOKEN + _TESTS_SHOWN * _REASON_TOKENS)
         written = [test.name for test in tests if test.name in self._texts]
         fault = "" if self._agree else " ".join([*written, self._marked(rest)])
         return {"fault": fault, "outcomes": outcomes}
@@ -259,15 +290,15 @@ def quote(
     extra = _bytes(first.calls[0]) - most[0].bytes
 
     def by_stage(way: Iterable[_Planned], history: QuoteHistory | None) -> Mapping[_Place, Usage]:
-        found: dict[_Place, list[Usage]] = {}
-        for each in way:
-            found.setdefault(each.place, []).append(each.usage(roles[each.call.role], extra, history))
-        return {place: Usage.total(used) for place, used in found.items()}
+        usages: dict[_Place, list[Usage]] = {}
+        for planned in way:
+            usages.setdefault(planned.place, []).append(planned.usage(roles[planned.call.role], extra, history))
+        return {place: Usage.total(used) for place, used in usages.items()}
 
     bounds = [by_stage(way, None) for way in (most, *_failing_ways(bare, definition))]
     fewest, largest = (by_stage(way, known) for way in (_Way(bare, agree=True).planned(definition), most))
     share = ASSUMED_SHARE
-    low, high = (sum(each.calls for each in way.values()) for way in (fewest, largest))
+    low, high = (sum(usage.calls for usage in way.values()) for way in (fewest, largest))
     if known.deliberations and low < high:
         share = max(Decimal(0), min(Decimal(1), (Decimal(known.calls) / known.deliberations - low) / (high - low)))
     stages = tuple(
@@ -315,52 +346,59 @@ def _bare(specification: Specification) -> Specification:
     Answers are compared as texts: every two of them can differ then, in whatever form they are counted.
     """
     constraints = specification.constraints.model_copy(update={"requirements": (), "metadata": {}})
-    changes = {"task": "", "evidence": (), "workspace": None, "constraints": constraints, "budget": Budget()}
+    changes = {
+        "task": "",
+        "task_file": None,
+        "evidence": (),
+        "workspace": None,
+        "constraints": constraints,
+        "budget": Budget(),
+    }
     return specification.model_copy(update={**changes, "parameters": _as_texts(specification.parameters)})
 
 
 def _as_texts(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(parameters)
-    if found.get("normaliser", "none") != "none":
-        found |= {"normaliser": "text", "options": []}
-    if "escalation" in found:
-        found["escalation"] = _as_texts(found["escalation"])
-    return found
+    changed = dict(parameters)
+    if changed.get("normaliser", "none") != "none":
+        changed |= {"normaliser": "text", "options": []}
+    if "escalation" in changed:
+        changed["escalation"] = _as_texts(changed["escalation"])
+    return changed
 
 
 def _bytes(call: Call) -> int:
-    return sum(len(message.content.encode()) for message in call.messages)
+    return sum(message.size_bytes for message in call.messages)
 
 
 def _merged(usages: Sequence[Usage], rule: Callable[[Sequence[Decimal]], Decimal]) -> Usage:
     """Usages merged figure by figure, rounded up to whole calls, tokens and millionths."""
 
     def merged(of: Callable[[Usage], int | Decimal], scale: int = 1) -> int:
-        return ceil(rule([Decimal(of(each)) for each in usages]) * scale)
+        return ceil(rule([Decimal(of(usage)) for usage in usages]) * scale)
 
-    calls, prompt, completion, uses = (merged(lambda each, name=name: getattr(each, name)) for name in _COUNTS)
-    found = Usage(calls=calls, prompt_tokens=prompt, completion_tokens=completion, tool_uses=uses)
-    currency = next((each.cost.currency for each in usages if each.cost), None)
+    calls, prompt, completion, uses = (merged(lambda usage, name=name: getattr(usage, name)) for name in _COUNTS)
+    counts = Usage(calls=calls, prompt_tokens=prompt, completion_tokens=completion, tool_uses=uses)
+    currency = next((usage.cost.currency for usage in usages if usage.cost), None)
     if currency is None:
-        return found
-    amount = Decimal(merged(lambda each: each.cost.amount if each.cost else 0, 1_000_000)).scaleb(-6)
-    unpriced = merged(lambda each: each.cost.unpriced_calls if each.cost else 0)
-    return found.model_copy(update={"cost": UsageCost(amount=amount, currency=currency, unpriced_calls=unpriced)})
+        return counts
+    amount = Decimal(merged(lambda usage: usage.cost.amount if usage.cost else 0, 1_000_000)).scaleb(-6)
+    unpriced = merged(lambda usage: usage.cost.unpriced_calls if usage.cost else 0)
+    return counts.model_copy(update={"cost": UsageCost(amount=amount, currency=currency, unpriced_calls=unpriced)})
 
 
 def _outlook(budget: Budget, at_most: Usage, expected: Usage, needs: str) -> BudgetOutlook | None:
     limits = {
         "max_calls": (budget.max_calls, at_most.calls, expected.calls),
         "max_tokens": (budget.max_tokens, at_most.tokens, expected.tokens),
-        "max_cost": (budget.max_cost, *(each.cost.amount if each.cost else 0 for each in (at_most, expected))),
+        "max_cost": (budget.max_cost, *(usage.cost.amount if usage.cost else 0 for usage in (at_most, expected))),
     }
-    given = [(name, limit, most, usual) for name, (limit, most, usual) in limits.items() if limit is not None]
-    short = [each for each in given if each[2] > each[1]]
+    bounds = [(name, limit, most, usual) for name, (limit, most, usual) in limits.items() if limit is not None]
+    short = [bound for bound in bounds if bound[2] > bound[1]]
     if needs or not short:
         covers = "nothing" if needs else "at_most"
-        return BudgetOutlook(covers=covers, detail=needs or None) if given else None
+        return BudgetOutlook(covers=covers, detail=needs or None) if bounds else None
     told = [f"budget.{name} is {limit:,}; {usual:,} expected, {most:,} possible" for name, limit, most, usual in short]
     return BudgetOutlook(
-        covers="expected" if all(each[3] <= each[1] for each in short) else "first_stage",
+        covers="expected" if all(bound[3] <= bound[1] for bound in short) else "first_stage",
         detail=f"{'; '.join(told)}. Stages that do not fit are left out.",
     )

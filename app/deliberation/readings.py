@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from app.deliberation.answer_schema import STEPS_MAX, StepBudget, TooManySteps, violation
 from app.deliberation.errors import InvalidOutput
-from app.deliberation.json_objects import Reasoning, Span, mended, objects, reasoning
+from app.deliberation.json_objects import Reasoning, Span, has_plain_backslashes, mended, objects, reasoning
 from app.deliberation.outputs import WHERE_CHARS_MAX, IssueResponse, Output, json_schema, parse_output
 
 # The end of a longer reply is read. A token may be a hundred blanks.
@@ -36,6 +36,7 @@ Leniency = Literal[
     "spelling",
     "order",
     "text",
+    "json",
     "confidence",
     "responses",
     "surrogates",
@@ -46,13 +47,14 @@ LENIENCIES: Mapping[Leniency, str] = {
     "prose": "other text stands around it",
     "wrapper": "it stands within another object",
     "control_characters": "a string has a line break or another control character",
-    "syntax": "a comma before an end, or an unknown escape",
+    "syntax": "a comma before an end, or backslashes that stand for themselves",
     "extra_fields": "fields that were not asked for, dropped",
     "extra_items": "more items than asked for, the last ones dropped",
     "missing": "a text that decides nothing is missing, and is empty",
     "spelling": "a name in another spelling",
-    "order": "criteria in another order",
+    "order": "criteria in another order, or as an object by their ids",
     "text": "a value of another type where a text is wanted, as its JSON; or the text of an object that is wanted",
+    "json": "an answer that is an object or a list where a text is wanted, as its JSON",
     "confidence": "a confidence in words, as a share, out of bounds or missing",
     "responses": "responses to issues that are malformed or missing, dropped",
     "surrogates": "half of a surrogate pair, replaced",
@@ -90,12 +92,12 @@ def read_output(output: Output, text: str, *, cut_off: bool = False) -> Reading:
 
 def _distinct(pairs: list[tuple[str, object]]) -> Fields:
     # Parsers disagree on which of two equal names in an object counts, so such an answer is refused.
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         seen: set[str] = set()
         repeated = next(name for name, _ in pairs if name in seen or seen.add(name))
         raise InvalidOutput(f"{repeated[:WHERE_CHARS_MAX]}: stands twice in one object")
-    return found
+    return fields
 
 
 _STRICT = json.JSONDecoder(object_pairs_hook=_distinct)
@@ -115,22 +117,26 @@ class _Reader:
         self.fault = ""
 
     def reading(self, text: str, cut_off: bool) -> Reading:
-        bare = text.strip(_BLANKS)
+        bare, strict, whole = text.strip(_BLANKS), False, ""
         try:
             self._check(bare, _STRICT.decode)
-            return Reading(bare)
+            strict = True
         except InvalidOutput as fault:
             whole = str(fault)
+        if strict and not has_plain_backslashes(bare):
+            return Reading(bare)
         if (inner := _unquoted(bare)) is not None:
-            found = self.reading(inner, cut_off)
-            return Reading(found.text, tuple(sorted({*found.lenient, "text"})))
+            parsed = self.reading(inner, cut_off)
+            return Reading(parsed.text, tuple(sorted({*parsed.lenient, "text"})))
         self._schema = json_schema(self._output)
         thoughts = reasoning(text)
         for span in _candidates(text, thoughts, cut_off):
-            found = self._in_object(text[span.start : span.end])
-            if found is not None:
+            parsed = self._in_object(text[span.start : span.end])
+            if parsed is not None:
                 around = _surroundings(text, span, thoughts)
-                return Reading(found.text, tuple(sorted({*around, *found.lenient})))
+                return Reading(parsed.text, tuple(sorted({*around, *parsed.lenient})))
+        if strict:
+            return Reading(bare)
         raise InvalidOutput(self.fault or whole)
 
     def _check(self, document: str, decode: Callable[[str], Any]) -> None:
@@ -143,7 +149,7 @@ class _Reader:
             raise InvalidOutput(fault)
 
     def _in_object(self, document: str) -> Reading | None:
-        """The object or one within it that satisfies the form, else one that does when it is read leniently."""
+        """The first object of the document that satisfies the form, else the first that a lenient reading mends."""
         try:
             value, notes = _decoded(document)
         except InvalidOutput as fault:
@@ -162,17 +168,17 @@ class _Reader:
         return None
 
     def _nested(self, value: Fields) -> Iterator[Fields]:
-        """An object, then those within it, the last ones first."""
+        """An object, then the objects within it, the last first."""
         pending: list[object] = [value]
         while pending:
-            each = pending.pop()
-            if isinstance(each, dict):
-                fields = cast("Fields", each)
+            node = pending.pop()
+            if isinstance(node, dict):
+                fields = cast("Fields", node)
                 self._budget.spend(OBJECT_STEPS + len(fields))
                 yield fields
                 pending += fields.values()
-            elif isinstance(each, list):
-                items = cast("list[object]", each)
+            elif isinstance(node, list):
+                items = cast("list[object]", node)
                 self._budget.spend(1 + len(items))
                 pending += items
 
@@ -207,12 +213,12 @@ def _wrapper(fields: Fields, value: Fields) -> set[Leniency]:
 
 
 def _decoded(document: str) -> tuple[Fields, set[Leniency]]:
-    attempts: tuple[tuple[json.JSONDecoder, Callable[[str], str], set[Leniency]], ...] = (
+    attempts: list[tuple[json.JSONDecoder, Callable[[str], str], set[Leniency]]] = [
         (_STRICT, str, set()),
         (_TOLERANT, str, {"control_characters"}),
         (_TOLERANT, mended, {"syntax"}),
-    )
-    for decoder, prepared, notes in attempts:
+    ]
+    for decoder, prepared, notes in attempts[2:] if has_plain_backslashes(document) else attempts:
         try:
             return decoder.decode(prepared(document)), notes
         except ValueError:
@@ -249,12 +255,12 @@ def _beside(text: str, spans: Iterable[Span]) -> str:
 
 
 def _surroundings(text: str, span: Span, thoughts: Reasoning) -> set[Leniency]:
-    found: set[Leniency] = {"thinking"} if thoughts.spans else set()
-    before = _beside(text[: span.start], (each for each in thoughts.spans if each.end <= span.start))
+    leniencies: set[Leniency] = {"thinking"} if thoughts.spans else set()
+    before = _beside(text[: span.start], (thought for thought in thoughts.spans if thought.end <= span.start))
     after = text[span.end :]
     if (before + after).strip(_BLANKS):
-        found.add("fence" if _FENCE.fullmatch(before) and _FENCE.fullmatch(after) else "prose")
-    return found
+        leniencies.add("fence" if _FENCE.fullmatch(before) and _FENCE.fullmatch(after) else "prose")
+    return leniencies
 
 
 class Form:
@@ -272,37 +278,45 @@ class Form:
         """The fields that were asked for, in their order. Values without a plain meaning stay as they are."""
         return self._object(self._schema, fields)
 
-    def _value(self, name: str, schema: Fields, given: object) -> object:
+    def _value(self, name: str, schema: Fields, value: object) -> object:
         if name == "confidence":
-            return self._confidence(given)
+            return self._confidence(value)
         if name == "answer" and self._own:
-            return self._own_object(given)
+            return self._own_object(value)
         if "enum" in schema:
-            return self._named(given, schema["enum"]) or given
+            return self._named(value, schema["enum"]) or value
         if schema.get("type") == "string":
-            return self._text(given)
-        if isinstance(given, dict) and "properties" in schema:
-            return self._object(schema, cast("Fields", given))
-        if isinstance(given, list):
-            return self._list(schema, cast("list[object]", given))
-        return cast("object", given)
+            return self._text(value, is_answer=name in _ANSWERS)
+        if "prefixItems" in schema.get("properties", {}).get("criteria", {}):
+            return (
+                self._object(schema, self._with_criteria(cast("object", value)))
+                if isinstance(value, dict | list)
+                else value
+            )
+        if isinstance(value, dict) and "prefixItems" in schema:
+            return self._criteria(schema["prefixItems"], self._by_id(cast("Fields", value)))
+        if isinstance(value, dict) and "properties" in schema:
+            return self._object(schema, cast("Fields", value))
+        if isinstance(value, list):
+            return self._list(schema, cast("list[object]", value))
+        return cast("object", value)
 
-    def _object(self, schema: Fields, given: Fields) -> Fields:
+    def _object(self, schema: Fields, fields: Fields) -> Fields:
         properties: Fields = schema["properties"]
-        keys = {name: name if name in given else None for name in properties}
-        if None in keys.values() and given.keys() - properties.keys():
+        keys = {name: name if name in fields else None for name in properties}
+        if None in keys.values() and fields.keys() - properties.keys():
             spelt: dict[str, str | None] = {}
-            for key in given.keys() - properties.keys():
+            for key in fields.keys() - properties.keys():
                 # Of two fields of one spelling neither is meant.
                 spelt[_spelling(key)] = None if _spelling(key) in spelt else key
             for name in (name for name, key in keys.items() if key is None):
                 keys[name] = spelt.get(_spelling(name))
                 self.notes |= {"spelling"} if keys[name] else set()
-        if len(given) > sum(key is not None for key in keys.values()):
+        if len(fields) > sum(key is not None for key in keys.values()):
             self.notes.add("extra_fields")
         made: Fields = {}
         for name, key in keys.items():
-            value = None if key is None else given[key]
+            value = None if key is None else fields[key]
             if value is not None:
                 made[name] = self._value(name, properties[name], value)
             elif name == "confidence":
@@ -315,40 +329,55 @@ class Form:
                 made[name] = []
         return made
 
-    def _named(self, given: object, names: Sequence[str]) -> str | None:
-        """The one of some names that a text is, but for its spelling."""
-        if not isinstance(given, str):
+    def _named(self, written: object, names: Sequence[str]) -> str | None:
+        """The name that a text spells, but for case and separators."""
+        if not isinstance(written, str):
             return None
-        matching = [given] if given in names else [name for name in names if _spelling(name) == _spelling(given)]
+        matching = [written] if written in names else [name for name in names if _spelling(name) == _spelling(written)]
         if len(matching) != 1:
             return None
-        if matching[0] != given:
+        if matching[0] != written:
             self.notes.add("spelling")
         return matching[0]
 
-    def _list(self, schema: Fields, given: list[object]) -> list[Any]:
+    def _list(self, schema: Fields, values: list[object]) -> list[Any]:
         if "prefixItems" in schema:
-            return self._criteria(schema["prefixItems"], given)
+            return self._criteria(schema["prefixItems"], values)
         items: Fields = schema.get("items", {})
-        if "maxItems" in schema and len(given) > schema["maxItems"] and "issue" not in items.get("properties", {}):
+        if "maxItems" in schema and len(values) > schema["maxItems"] and "issue" not in items.get("properties", {}):
             self.notes.add("extra_items")
-            given = given[: schema["maxItems"]]
-        made = [self._value("", items, each) for each in given]
+            values = values[: schema["maxItems"]]
+        made = [self._value("", items, value) for value in values]
         if "issue" not in items.get("properties", {}):
             return made
-        kept = [each for each in made if _is_response(each)]
+        kept = [response for response in made if _is_response(response)]
         if len(kept) < len(made):
             self.notes.add("responses")
         return kept
 
-    def _criteria(self, wanted: Sequence[Fields], given: list[object]) -> list[Any]:
+    def _with_criteria(self, candidate: object) -> Fields:
+        """The scores of a candidate, also where its criteria stand there directly."""
+        fields = cast("Fields", candidate) if isinstance(candidate, dict) else {}
+        if any(_spelling(name) == "criteria" for name in fields):
+            return fields
+        self.notes.add("wrapper")
+        return {"criteria": candidate}
+
+    def _by_id(self, scores: Fields) -> list[object]:
+        self.notes.add("order")
+        return [
+            {**cast("Fields", score), "id": id} if isinstance(score, dict) else {"id": id, "score": score}
+            for id, score in scores.items()
+        ]
+
+    def _criteria(self, wanted: Sequence[Fields], values: list[object]) -> list[Any]:
         """The scores in the rubric's order, if each criterion has one."""
-        names: list[str] = [each["properties"]["id"]["const"] for each in wanted]
+        names: list[str] = [criterion["properties"]["id"]["const"] for criterion in wanted]
         form: Fields = {**wanted[0], "properties": {**wanted[0]["properties"], "id": {}}} if wanted else {}
-        made = [self._value("", form, each) for each in given]
+        made = [self._value("", form, value) for value in values]
         scores: dict[str, Fields] = {}
-        for each in made:
-            entry = cast("Fields", each) if isinstance(each, dict) else {}
+        for score in made:
+            entry = cast("Fields", score) if isinstance(score, dict) else {}
             name = self._named(entry.get("id"), names)
             if name is None:
                 self.notes.add("extra_fields")
@@ -362,39 +391,39 @@ class Form:
             self.notes.add("order")
         return [scores[name] for name in names]
 
-    def _text(self, given: object) -> str:
-        if not isinstance(given, str):
-            self.notes.add("text")
-            given = json.dumps(given, ensure_ascii=False)
-        if given.isascii():
-            return given
-        whole = given.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        if whole != given:
+    def _text(self, value: object, *, is_answer: bool) -> str:
+        if not isinstance(value, str):
+            self.notes.add("json" if is_answer and isinstance(value, dict | list) else "text")
+            value = json.dumps(value, ensure_ascii=False)
+        if value.isascii():
+            return value
+        whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        if whole != value:
             self.notes.add("surrogates")
         return whole
 
-    def _own_object(self, given: object) -> object:
+    def _own_object(self, written: object) -> object:
         """An object of the client's schema, also where the model wrote it as a text."""
-        if isinstance(given, str):
+        if isinstance(written, str):
             try:
-                value: object = _STRICT.decode(given)
-            except ValueError:
-                return given
-            if isinstance(value, dict):
-                self.notes.add("text")
-                return cast("object", value)
-        return given
+                value, notes = _decoded(written)
+            except InvalidOutput:
+                return written
+            if isinstance(value, dict):  # pyright: ignore[reportUnnecessaryIsInstance] -- any document
+                self.notes |= {"text", *notes}
+                return value
+        return written
 
-    def _confidence(self, given: object) -> int | None:
+    def _confidence(self, value: object) -> int | None:
         """Whole percent, of a number, a percentage or a share; None for anything else."""
-        if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= 100:
-            return given
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 100:
+            return value
         self.notes.add("confidence")
-        percentage = _CONFIDENCE.fullmatch(given) if isinstance(given, str) else None
+        percentage = _CONFIDENCE.fullmatch(value) if isinstance(value, str) else None
         if percentage is not None:
             number, share = float(percentage[1]), "." in percentage[1] and not percentage[2]
-        elif isinstance(given, float):
-            number, share = given, True
+        elif isinstance(value, float):
+            number, share = value, True
         else:
             return None
         number *= 100 if share and 0 < number < 1 else 1
@@ -405,9 +434,9 @@ def _spelling(name: str) -> str:
     return re.sub(r"[\s_-]+", " ", name).strip().casefold()
 
 
-def _is_response(given: object) -> bool:
+def _is_response(value: object) -> bool:
     try:
-        IssueResponse.model_validate(given)
+        IssueResponse.model_validate(value)
     except ValidationError:
         return False
     return True

@@ -5,14 +5,12 @@ Reading the file is an edge's work; here its parsed content is checked. An engin
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
-    AwareDatetime,
     BeforeValidator,
     Field,
     ValidationError,
@@ -22,7 +20,7 @@ from pydantic import (
 )
 
 from app.deliberation.errors import InvalidRequest, fault_of
-from app.deliberation.specification import Amount, Prices, RolePrices, Sampling, Structured, Value
+from app.deliberation.specification import PERSONA_CHARS_MAX, Amount, Prices, RolePrices, Sampling, Structured
 from app.deliberation.tools import DeclaredValue, RoleTools, absolute, distinct
 
 ROLE_PATTERN = r"^[A-Z][A-Z0-9_-]{0,31}$"
@@ -31,7 +29,7 @@ CONCURRENCY = 1_024
 """Calls of a role at engines at once, per replica, where the role does not say it."""
 DEFAULT_KEY_VARIABLE = "VLLM_API_KEY"
 """Variable with the key of the engines of `--engine-url` and VLLM_URL."""
-# Those that the requests carry already, and those that belong to the connection.
+# Headers that the requests carry already, and headers that belong to the connection.
 _OWN_HEADERS = frozenset("accept accept-encoding connection content-length content-type host transfer-encoding".split())
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]{0,1024}")
@@ -52,21 +50,21 @@ _DEPLOYMENT = re.compile(r"/deployments/([^/?]+)$")
 _OTHER_APIS = re.compile(r"/(completions|responses|messages|embeddings|models|api/(generate|chat|tags))$")
 
 
-def engine_base(given: str) -> str:
+def engine_base(address: str) -> str:
     """The base URL of an engine from the forms that people have; raises ValueError.
 
     Known forms: a server, an address with `/v1` as OpenAI's clients take it, a path that ends in another version. A
     full `/chat/completions` endpoint and an Azure deployment with its query are known too.
     """
-    url = given.strip()
+    url = address.strip()
     if not url.startswith(("http://", "https://")):
-        raise ValueError(f"an engine is an http(s) URL, not {given!r}")
+        raise ValueError(f"an engine is an http(s) URL, not {address!r}")
     parts = urlsplit(url)
     path = parts.path.rstrip("/").removesuffix("/chat/completions").rstrip("/")
     if (other := _OTHER_APIS.search(path)) is not None:
         raise ValueError(f"{other[0]} is no chat completions API; give the server's base URL, as in http://gpu:8000/v1")
     if not parts.hostname or parts.fragment:
-        raise ValueError(f"an engine's URL has a host and no `#` part, unlike {without_credentials(given)!r}")
+        raise ValueError(f"an engine's URL has a host and no `#` part, unlike {without_credentials(address)!r}")
     shorter = path.removesuffix("/v1").rstrip("/")
     return parts._replace(path=path if _VERSION.search(shorter) else shorter).geturl()
 
@@ -125,6 +123,12 @@ class EngineSpec(DeclaredValue):
     max_in_flight: int | None = Field(
         default=None, ge=1, le=10_000, description="Its requests at once, per replica of a role; others wait"
     )
+    context: int | None = Field(
+        default=None, ge=64, le=2**31, description="Tokens of prompt and answer that it takes; else what its list says"
+    )
+    sees: tuple[Literal["text", "image"], ...] | None = Field(
+        default=None, description="What its model reads; without `image`, requests with pictures are refused"
+    )
     prices: EnginePrices | None = Field(default=None, description="Cost of its tokens, per million")
     proxy: str | None = Field(default=None, repr=False, description="http(s) URL of the proxy before it")
     connect_timeout_s: float = Field(default=2.0, gt=0, le=60, description="Seconds for a connection")
@@ -160,8 +164,8 @@ class EngineSpec(DeclaredValue):
     @property
     def deployment(self) -> str | None:
         """The name of the model in the URL of an Azure deployment."""
-        found = _DEPLOYMENT.search(urlsplit(self.url).path)
-        return found and found[1]
+        match = _DEPLOYMENT.search(urlsplit(self.url).path)
+        return match and match[1]
 
     @property
     def address(self) -> str:
@@ -185,17 +189,6 @@ class EngineSpec(DeclaredValue):
             return f"correct {self.api_key_env} in the environment of the agents, and restart them"
         default = "" if self.name else f"set {DEFAULT_KEY_VARIABLE} for engines of VLLM_URL and --engine-url, or "
         return f"{default}give it api_key_file or api_key_env under `engines` of the roles file"
-
-
-class KeyRejected(Value, frozen=True):
-    """An engine refuses its key, or wants one: since when, with which status, and what to do."""
-
-    since: AwareDatetime
-    status: int
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"refuses its key since {self.since.astimezone(UTC):%H:%M:%S} UTC ({self.status}); {self.remedy}"
 
 
 def api_key(spec: EngineSpec, environment: Mapping[str, str], read: Callable[[str], str], file: str) -> str | None:
@@ -229,25 +222,25 @@ def api_key(spec: EngineSpec, environment: Mapping[str, str], read: Callable[[st
     return key
 
 
-def _engine(given: object, info: ValidationInfo) -> object:
+def _engine(reference: object, info: ValidationInfo) -> object:
     """The engine that a role names: a declared one by its name or URL, or one that has only a URL."""
-    if not isinstance(given, str):
-        return given
+    if not isinstance(reference, str):
+        return reference
     context: dict[str, dict[str, EngineSpec]] = info.context or {}
     declared = context.get("engines", {})
-    if given in declared:
-        return declared[given]
-    if "://" not in given:
+    if reference in declared:
+        return declared[reference]
+    if "://" not in reference:
         known = f"declared are {', '.join(declared)}" if declared else "none is declared under `engines`"
-        raise ValueError(f"no engine is called {given!r}; {known}. Name one of them, or give an http(s) URL")
-    url = engine_base(given)
+        raise ValueError(f"no engine is called {reference!r}; {known}. Name one of them, or give an http(s) URL")
+    url = engine_base(reference)
     return next((spec for spec in declared.values() if spec.url == url), {"url": url})
 
 
 _RoleEngine = Annotated[EngineSpec, BeforeValidator(_engine)]
 
 
-AgentRunner = Literal["ray", "nats"]
+AgentRunner = Literal["ray", "nats", "local"]
 
 
 class Role(DeclaredValue):
@@ -255,7 +248,7 @@ class Role(DeclaredValue):
 
     persona: str = Field(
         min_length=1,
-        max_length=4_000,
+        max_length=PERSONA_CHARS_MAX,
         description="The agent's persona, in all its prompts: after the rules if it is the only role, else last",
     )
     model: str | None = Field(default=None, description="Model name; the first that the engine serves when absent")
@@ -279,7 +272,9 @@ class Role(DeclaredValue):
         default=CONCURRENCY, ge=1, le=10_000, description="Calls in flight to engines, per replica"
     )
     agents: AgentRunner | None = Field(
-        default=None, description="`ray` for replicas in Ray Serve, `nats` for workers; that of AGENTS when absent"
+        default=None,
+        description="`ray` for replicas in Ray Serve, `nats` for workers, `local` for the coordinator's process; that "
+        "of AGENTS when absent",
     )
     tools: Annotated[tuple[RoleTools, ...], AfterValidator(distinct)] = Field(
         default=(), max_length=16, description="Tool servers, and which of their tools the role's agents may use"
@@ -294,14 +289,14 @@ class Role(DeclaredValue):
 
     def dearest(self, name: str) -> RolePrices | None:
         """The highest prices of the role's tokens; None when an engine lacks prices."""
-        found = [spec.prices for spec in (*self.engines, *self.fallback) if spec.prices is not None]
+        prices = [spec.prices for spec in (*self.engines, *self.fallback) if spec.prices is not None]
         if self.unpriced_engine is not None:
             return None
         return RolePrices(
             role=name,
-            currency=found[0].currency,
-            prompt=max(max(each.prompt, each.cached or each.prompt) for each in found),
-            completion=max(each.completion for each in found),
+            currency=prices[0].currency,
+            prompt=max(max(price.prompt, price.cached or price.prompt) for price in prices),
+            completion=max(price.completion for price in prices),
         )
 
     @field_validator("sampling", mode="before")
@@ -343,8 +338,8 @@ class RoleTable(DeclaredValue):
             named[name] = spec.model_copy(update={"name": name})
         currencies = {spec.prices.currency: name for name, spec in named.items() if spec.prices is not None}
         if len(currencies) > 1:
-            found = " and ".join(f"{name} in {currency}" for currency, name in sorted(currencies.items()))
-            raise ValueError(f"{found}: costs of different currencies have no sum; give all prices in one currency")
+            clash = " and ".join(f"{name} in {currency}" for currency, name in sorted(currencies.items()))
+            raise ValueError(f"{clash}: costs of different currencies have no sum; give all prices in one currency")
         # The validation of roles, which comes after, looks names up there.
         context: Any = info.context
         context["engines"] = named
@@ -370,8 +365,29 @@ def parse_roles(content: object, file: str = "roles.yaml") -> Mapping[str, Role]
         raise InvalidRequest(f"{file}: {where}: {detail}{f'. {remedy}' if remedy else ''}", where) from exc
 
 
-def roles_over_nats(roles: Mapping[str, Role], default: AgentRunner) -> tuple[str, ...]:
-    return tuple(name for name, role in roles.items() if (role.agents or default) == "nats")
+def placed(roles: Mapping[str, Role], default: AgentRunner) -> Mapping[str, Role]:
+    """The roles with the runner of each; a role in the coordinator's process has one replica there.
+
+    Raises InvalidRequest for roles in Ray beside roles in the coordinator's process: no coordinator reaches both.
+    """
+    runners = {name: role.agents or default for name, role in roles.items()}
+    in_ray, local = (next((name for name in runners if runners[name] == runner), None) for runner in ("ray", "local"))
+    if in_ray and local:
+        raise InvalidRequest(
+            f"role {in_ray} runs in Ray Serve, and role {local} in the process of a coordinator without Ray",
+            f"roles.{in_ray}.agents",
+            f"give {in_ray} `agents: local` or `agents: nats`, or {local} another runner than `local`",
+        )
+    one = {"replicas": Replicas(min=1, max=1)}
+    return {
+        name: role.model_copy(update={"agents": runners[name], **(one if runners[name] == "local" else {})})
+        for name, role in roles.items()
+    }
+
+
+def run_by(runner: AgentRunner, roles: Mapping[str, Role]) -> tuple[str, ...]:
+    """The names of those of some placed roles that a runner runs."""
+    return tuple(name for name, role in roles.items() if role.agents == runner)
 
 
 def engines_of(roles: Mapping[str, Role]) -> Iterable[EngineSpec]:

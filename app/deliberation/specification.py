@@ -19,6 +19,10 @@ OnDeadline = Literal["best", "fail"]
 Priority = Literal["interactive", "batch"]
 """`batch` work yields to `interactive` work in every queue."""
 
+PERSONA_CHARS_MAX = 4_000
+# UTF-8 bytes per token, low on purpose: the estimate errs towards refusing, so that a ceiling holds. Bytes, because a
+# Chinese character or an emoji takes a token or more, and three or four bytes.
+BYTES_PER_TOKEN = 3
 TOKEN_PATTERN = r"^[a-z0-9_-]{1,64}$"
 
 Token = Annotated[str, Field(pattern=TOKEN_PATTERN)]
@@ -112,9 +116,12 @@ class AgentSpec(Value, frozen=True):
 
     agent_id: Token
     role: str
+    persona: str | None = Field(
+        default=None, exclude_if=lambda persona: persona is None, description="In place of the role's"
+    )
     model: str | None = None
     sampling: Sampling = Sampling()
-    tools: ToolAllowance | None = Field(default=None, exclude_if=lambda given: given is None)
+    tools: ToolAllowance | None = Field(default=None, exclude_if=lambda tools: tools is None)
 
 
 class RolePrices(Prices, frozen=True):
@@ -132,7 +139,7 @@ class Budget(Value, frozen=True):
     max_tokens: int | None = Field(default=None, ge=1)
     max_calls: int | None = Field(default=None, ge=1)
     max_cost: Amount | None = None
-    max_tool_uses: int | None = Field(default=None, ge=0, exclude_if=lambda given: given is None)
+    max_tool_uses: int | None = Field(default=None, ge=0, exclude_if=lambda uses: uses is None)
     prices: tuple[RolePrices, ...] = ()
 
     @property
@@ -149,15 +156,41 @@ class Webhook(Value, frozen=True):
     url: str
     events: tuple[str, ...]
     metadata: dict[str, str] = {}
-    format: WebhookFormat = Field(default="event", exclude_if=lambda given: given == "event")
+    format: WebhookFormat = Field(default="event", exclude_if=lambda format: format == "event")
+
+
+InputKind = Literal["text", "picture"]
+
+
+class InputRef(Value, frozen=True):
+    """A stored input, by the SHA-256 of its bytes. Agents read its form: a text in UTF-8, or a picture.
+
+    `tokens` is an estimate of what the form takes of a prompt. `form_sha256` is the form's own digest.
+    """
+
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    name: str
+    media_type: str
+    bytes: int
+    kind: InputKind
+    tokens: int
+    pages: int | None = Field(default=None, exclude_if=lambda pages: pages is None)
+    form_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    form_bytes: int
+
+    @property
+    def prompt_bytes(self) -> int:
+        """The bytes that it adds to a prompt; a picture counts as a text of its tokens."""
+        return self.form_bytes if self.kind == "text" else self.tokens * BYTES_PER_TOKEN
 
 
 class Evidence(Value, frozen=True):
-    """A text, or the name of a source, that every agent reads as data. No source is fetched."""
+    """A text, an input, or the name of a source, that every agent reads as data. No source is fetched."""
 
     id: str
     title: str
     text: str | None = None
+    file: InputRef | None = Field(default=None, exclude_if=lambda file: file is None)
     source: str | None = None
 
 
@@ -200,10 +233,12 @@ class Specification(Value, frozen=True):
 
     `cluster` is the label of the clusters that may do it; any may where it is null. `metadata` is for filtering lists
     and reaches no prompt. `evidence` reaches every prompt: that of the request, then
-    the verdicts of the deliberations that it follows, then the text of a context that was `given`.
+    the verdicts of the deliberations that it follows, then the text of a context that was `given`. With a `task_file`
+    that is the task, and `task` its beginning.
     """
 
     task: str
+    task_file: InputRef | None = Field(default=None, exclude_if=lambda file: file is None)
     agents: tuple[AgentSpec, ...] = Field(min_length=1, max_length=32)
     strategy: str
     strategy_version: int
@@ -216,14 +251,22 @@ class Specification(Value, frozen=True):
     priority: Priority = "interactive"
     cluster: Token | None = Field(default=None, exclude_if=lambda label: label is None)
     metadata: dict[str, str] = {}
-    evidence: tuple[Evidence, ...] = Field(default=(), exclude_if=lambda given: not given)
-    context: StoryContext | None = Field(default=None, exclude_if=lambda given: given is None)
-    workspace: GitWorkspace | FilesWorkspace | None = Field(default=None, exclude_if=lambda given: given is None)
+    evidence: tuple[Evidence, ...] = Field(default=(), exclude_if=lambda evidence: not evidence)
+    context: StoryContext | None = Field(default=None, exclude_if=lambda context: context is None)
+    workspace: GitWorkspace | FilesWorkspace | None = Field(
+        default=None, exclude_if=lambda workspace: workspace is None
+    )
     webhook: Webhook | None = None
 
     @property
     def size(self) -> int:
         return len(self.agents)
+
+    @property
+    def inputs(self) -> tuple[InputRef, ...]:
+        """The inputs that its prompts have, each once."""
+        named = (self.task_file, *(evidence.file for evidence in self.evidence))
+        return tuple({file.sha256: file for file in named if file is not None}.values())
 
 
 DEFAULT_RUBRIC: tuple[Criterion, ...] = (

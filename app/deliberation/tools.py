@@ -23,7 +23,7 @@ def engine_name(name: str) -> str:
     return re.sub("[./:]", "_", name)
 
 
-ToolName = Annotated[str, Field(pattern=TOOL_PATTERN), BeforeValidator(lambda given: engine_name(str(given)))]
+ToolName = Annotated[str, Field(pattern=TOOL_PATTERN), BeforeValidator(lambda name: engine_name(str(name)))]
 
 
 class DeclaredValue(BaseModel):
@@ -99,8 +99,8 @@ WORKSPACE_LIMITS = ToolLimits(calls=8, seconds=120)
 def distinct(tools: tuple[RoleTools, ...]) -> tuple[RoleTools, ...]:
     """The tools, unless two servers or two tools have one name."""
     for what, names in (
-        ("server", [each.mcp.name for each in tools]),
-        ("tool", [name for each in tools for name in each.allow]),
+        ("server", [role_tools.mcp.name for role_tools in tools]),
+        ("tool", [name for role_tools in tools for name in role_tools.allow]),
     ):
         if repeated := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"the {what} {repeated} stands twice in tools; remove one")
@@ -114,17 +114,17 @@ def allowance(
 
     None where it may use none.
     """
-    allowed = [(each.allow, each.per_call) for each in tools]
+    allowed = [(role_tools.allow, role_tools.per_call) for role_tools in tools]
     allowed.append((workspace, WORKSPACE_LIMITS))
-    found = [
+    usable = [
         (names, per_call)
         for allow, per_call in allowed
         if (names := [name for name in allow if narrowed is None or name in narrowed])
     ]
-    if not found:
+    if not usable:
         return None
     return ToolAllowance(
-        names=tuple(dict.fromkeys(name for names, _ in found for name in names)),
-        uses=sum(limits.calls for _, limits in found),
-        bytes=sum(limits.bytes for _, limits in found),
+        names=tuple(dict.fromkeys(name for names, _ in usable for name in names)),
+        uses=sum(limits.calls for _, limits in usable),
+        bytes=sum(limits.bytes for _, limits in usable),
     )

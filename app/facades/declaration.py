@@ -1,4 +1,4 @@
-"""The declaration of a façade: the closed set of its contributions, which the gateway takes."""
+"""The declaration of a façade: the closed set of what it adds to the gateway."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

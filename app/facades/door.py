@@ -1,9 +1,9 @@
 """The operations that a façade may use, on the deliberations of one tenant, and the clients that wait for them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -12,18 +12,23 @@ import structlog
 from fastapi import Depends, Request, Response
 
 from app.api.headers import Submission
-from app.api.problems import NotReady
+from app.api.problems import NotReady, ValidationFailed, body_fault
 from app.api.requests import DeliberationRequest
+from app.api.schemas import FieldProblem
 from app.api.webhook_payloads import is_end
 from app.catalog.entries import ListFilter
 from app.deliberation.calls import FactProblem
 from app.deliberation.errors import DeliberationError, JournalUnavailable, NotFound
-from app.deliberation.facts import CallDelta
+from app.deliberation.facts import Accepted, CallDelta, Event, NewerEvent
 from app.deliberation.fold import State, decoded
+from app.facades.message_content import FilePart
 from app.facades.moments import Moment, Telling
 from app.facades.outcomes import NoVerdict
+from app.inputs.reading import InputRefused
 from app.lifecycle.deliberations import Stored
+from app.lifecycle.files import Files
 from app.lifecycle.lists import NOW, Listed
+from app.log.inputs import InputLost, StoredInput
 from app.log.paging import of_deliberation
 from app.log.text_viewers import keys_of
 from app.routes.dependencies import Gateway, InGateway, OfTenant, registry_of, stream_slot
@@ -89,6 +94,11 @@ class Council:
             raise ended
         return ended
 
+    def _whole(self, event: Event | NewerEvent) -> Event | NewerEvent:
+        """The event, where the acceptance has its whole task, as in `state`."""
+        long = isinstance(event, Accepted) and event.specification.task_file is not None
+        return self.state.accepted if long else event
+
     async def _stored(self, *, ended: bool = False) -> Stored:
         """The facts, with the end if it has `ended`: a replica of the log that lags may lack the newest for a moment.
 
@@ -107,7 +117,7 @@ class Council:
         """The moments of the stored facts, with the end if it has `ended`; raises as `_stored`."""
         telling, moments = Telling(), list[Moment]()
         for record in (await self._stored(ended=ended)).records:
-            moments += telling.tell(decoded(record.data), record.sequence)
+            moments += telling.tell(self._whole(decoded(record.data)), record.sequence)
         assert telling.state is not None, "stored facts begin with the acceptance"
         return Told(moments, telling.state)
 
@@ -128,7 +138,8 @@ class Council:
         """The state after a client's request to cancel, and after the end if that comes within seconds."""
         operations = self._gateway["deliberations"]
         state = await operations.cancel(self.tenant, self.state, reason)
-        return await operations.wait_until_ended(self.tenant, state, CANCEL_WAIT_S)
+        state = await operations.wait_until_ended(self.tenant, state, CANCEL_WAIT_S)
+        return replace(state, accepted=self.state.accepted)
 
     async def leave(self) -> None:
         """The client has left: cancel, unless the deliberation is kept, or ends by itself."""
@@ -145,14 +156,14 @@ class Council:
     async def moments(self, *, texts: bool = False) -> AsyncGenerator[Moment, None]:
         """Moments from the acceptance to the end, as they come. Equal facts give equal moments, whoever reads them.
 
-        A reading of `texts` begins with those of unfinished calls, if the log still has them. Views are kept for
+        A reading of `texts` begins with the texts of unfinished calls, if the log still has them. Views are kept for
         minutes, so that only moments of facts are the same for every reader.
         """
         telling = Telling()
         try:
             async with aclosing(self._events(texts)) as events:
                 async for sequence, data in events:
-                    for moment in telling.tell(decoded(data), sequence):
+                    for moment in telling.tell(self._whole(decoded(data)), sequence):
                         yield moment
                     if telling.ended:
                         return
@@ -187,8 +198,10 @@ class Council:
     async def _shown(self, frames: Sequence[EventFrame], texts: bool) -> Sequence[EventFrame]:
         if not texts:
             return [frame for frame in frames if frame.type not in VIEW_TYPES]
-        found = self._gateway["streams"].answers
-        shown = await found.of(self.tenant, frames, lambda frame: frame.type == CallDelta.model_fields["type"].default)
+        answers = self._gateway["streams"].answers
+        shown = await answers.of(
+            self.tenant, frames, lambda frame: frame.type == CallDelta.model_fields["type"].default
+        )
         return [frame for frame in shown if frame.data]
 
     def stream(
@@ -233,6 +246,10 @@ async def _written(writer: Writer, moments: AsyncGenerator[Moment, None]) -> Asy
                 yield frame
 
 
+def _unchanged(fault: FieldProblem) -> FieldProblem:
+    return fault
+
+
 @dataclass(frozen=True, slots=True)
 class Door:
     """The operations of one tenant that a façade may use; it never sees the gateway."""
@@ -244,18 +261,74 @@ class Door:
     def registry(self) -> Mapping[str, Any]:
         return registry_of(self._gateway)
 
-    async def accept(self, request: DeliberationRequest, submission: Submission, *, kept: bool = False) -> Council:
-        """The deliberation that is asked for, stored durably; raises as `Deliberations.accept`.
+    @property
+    def files(self) -> Files:
+        return self._gateway["files"]
 
-        A client with an Idempotency-Key can ask for it again, so it is kept.
+    async def accept(
+        self,
+        request: DeliberationRequest,
+        submission: Submission,
+        *,
+        kept: bool = False,
+        files: Sequence[FilePart] = (),
+        places: Callable[[FieldProblem], FieldProblem] = _unchanged,
+    ) -> Council:
+        """The deliberation that is asked for, stored durably with `files`, which its evidence names.
+
+        `places` maps faults of the request to the façade's own. Raises as `Deliberations.accept`, ValidationFailed for
+        files that no agent could read, and FilesFull. What a client with an Idempotency-Key asked for is kept.
         """
-        state, _ = await self._gateway["deliberations"].accept(self.tenant, request, submission)
-        return Council(self.tenant, state, kept or submission.idempotency_key is not None, self._gateway)
+        names = await self._store(files)
+        if names:
+            evidence = [
+                document.model_copy(update={"title": names.get(document.id, document.title)})
+                for document in request.evidence
+            ]
+            request = request.model_copy(update={"evidence": evidence})
+        try:
+            state, _ = await self._gateway["deliberations"].accept(self.tenant, request, submission)
+        except ValidationFailed as failed:
+            raise ValidationFailed([places(fault) for fault in failed.errors]) from failed
+        return await self._council(state, kept=kept or submission.idempotency_key is not None)
+
+    async def _store(self, parts: Sequence[FilePart]) -> dict[str, str]:
+        """The names of the uploads among the parts, by the id of their evidence; raises as `accept` does."""
+        stored = dict[str, StoredInput]()
+        # Uploads come first: nothing is stored beside one that does not exist.
+        for part in sorted(parts, key=lambda part: part.content is not None):
+            if part.id not in stored:
+                stored[part.id] = await self._input(part)
+            if part.is_picture and stored[part.id].file.kind != "picture":
+                detail = f"The file is {stored[part.id].file.media_type[:64]}, and no picture"
+                raise ValidationFailed([body_fault(part.pointer, "no_picture", detail, "Give it as a file.")])
+        return {part.evidence_id: stored[part.id].file.name for part in parts if part.content is None}
+
+    async def _input(self, part: FilePart) -> StoredInput:
+        try:
+            if part.content is None:
+                return await self.files.find(self.tenant, part.id)
+            return await self.files.add_content(self.tenant, part.content, part.name, part.media_type)
+        except NotFound as error:
+            detail, remedy = str(error).rstrip("."), "Upload it, or give the file itself."
+            raise ValidationFailed([body_fault(part.pointer, "unknown_file", detail, remedy)]) from error
+        except InputRefused as error:
+            raise ValidationFailed([body_fault(part.pointer, error.code, error.detail, error.remedy)]) from error
+
+    async def _council(self, state: State, *, kept: bool) -> Council:
+        """With the whole task, unless a long one is not stored any more."""
+        accepted, file = state.accepted, state.specification.task_file
+        if file is not None:
+            with suppress(InputLost):
+                whole = {"task": await self.files.text_of(self.tenant, file)}
+                specified = accepted.specification.model_copy(update=whole)
+                accepted = accepted.model_copy(update={"specification": specified})
+        return Council(self.tenant, replace(state, accepted=accepted), kept, self._gateway)
 
     async def council(self, deliberation_id: str) -> Council:
         """A deliberation of the log or the archive; raises NotFound, Gone and ArchiveUnavailable."""
-        found = await self._gateway["deliberations"].find(self.tenant, deliberation_id)
-        return Council(self.tenant, found.state, True, self._gateway)
+        deliberation = await self._gateway["deliberations"].find(self.tenant, deliberation_id)
+        return await self._council(deliberation.state, kept=True)
 
     async def newest(self, metadata: Mapping[str, str]) -> Council:
         """The newest deliberation with this metadata: an active one, else of the archive, if there is one.
@@ -263,12 +336,14 @@ class Door:
         Raises NotFound, Gone and ArchiveUnavailable.
         """
         asked, lists = ListFilter(metadata=metadata), self._gateway["lists"]
-        found = [each for each in self._gateway["catalog"].running(self.tenant) if asked.shows(each)]
-        if not found and lists.archive is not None:
-            found = (await lists.page(self.tenant, asked, limit=1)).entries
-        if not found:
+        matching = [
+            deliberation for deliberation in self._gateway["catalog"].running(self.tenant) if asked.shows(deliberation)
+        ]
+        if not matching and lists.archive is not None:
+            matching = (await lists.page(self.tenant, asked, limit=1)).entries
+        if not matching:
             raise NotFound("No deliberation with this metadata is active, nor in the archive.")
-        return await self.council(max(found, key=lambda each: each.sequence).id)
+        return await self.council(max(matching, key=lambda deliberation: deliberation.sequence).id)
 
     async def page(self, asked: ListFilter, limit: int, cursor: str | None) -> Listed:
         """Deliberations up to now, newest first; raises ArchiveUnavailable and InvalidCursor."""

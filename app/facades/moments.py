@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, assert_never
 
 from app.deliberation import facts
+from app.deliberation.contributions import AgentCall
 from app.deliberation.errors import DeliberationDeleted, DeliberationError
 from app.deliberation.fold import State, apply, begin
-from app.deliberation.works import AgentCall
 
 Cut = Literal["stage", "end", "interruption"]
 """The reason why a part ends without its own fact: a closed stage, the deliberation's end, or an interruption."""
@@ -187,7 +187,7 @@ class Telling:
         stage = state.open_stage
         if stage is None or state.ended or call_id in state.finished:
             return None
-        planned = next((each for each in stage.opened.calls if each.call_id == call_id), None)
+        planned = next((call for call in stage.opened.calls if call.call_id == call_id), None)
         return None if planned is None else AgentCall(stage.opened, planned, None, left_out=False)
 
     def _cut(self, state: State, why: Cut) -> Iterator[Moment]:

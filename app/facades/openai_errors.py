@@ -77,7 +77,8 @@ def _openai_error(answer: ErrorAnswer) -> tuple[int, OpenAIError]:
     kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
     errors = answer.errors
     faults = [
-        f"{param(each.pointer) or 'the body'}: {each.detail.rstrip('.')}. {each.remedy}" for each in errors[:NAMED_MAX]
+        f"{param(fault.pointer) or 'the body'}: {fault.detail.rstrip('.')}. {fault.remedy}"
+        for fault in errors[:NAMED_MAX]
     ]
     first = errors[0] if errors else None
     detail = OpenAIErrorDetail(
@@ -113,15 +114,15 @@ def openai_errors(*statuses: int) -> Declared:
     return declared_errors(statuses, {**STATUSES, **OPENAI_STATUSES}, content, further)
 
 
-def openai_facade(router: APIRouter, body: type[BaseModel]) -> Facade:
+def openai_facade(router: APIRouter, *bodies: type[BaseModel]) -> Facade:
     return Facade(
         router=router,
         tag="openai",
-        description="Façades for OpenAI's clients: chat completions, Responses",
+        description="Façades for OpenAI's clients: chat completions, Responses, files",
         prefix="/v1/",
         errors=OPENAI_ERRORS,
         declared_errors=openai_errors,
-        bodies=(body,),
+        bodies=bodies,
         answers=(OpenAIError,),
         last_data=DONE_DATA,
     )

@@ -7,12 +7,21 @@ answer's meaning. Unknown fields are refused, as by OpenAI.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, cast
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from annotated_types import GroupedMetadata
-from pydantic import AfterValidator, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import (
+    AfterValidator,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import CoreSchema
 
 from app.api.problems import ValidationFailed, body_fault, body_problems, refused
 from app.api.refusals import HttpError
@@ -20,7 +29,9 @@ from app.api.requests import (
     AGENTS_MAX,
     DEFAULT_ROLE,
     DEFAULT_STRATEGY,
+    EVIDENCE_MAX,
     TASK_CHARS_MAX,
+    AgentRequest,
     BudgetRequest,
     DeliberationRequest,
     MaybeWhole,
@@ -50,6 +61,8 @@ IgnoredField = Annotated[Any, Field(description="Accepted and ignored")]
 
 # The values that request nothing, for fields that are otherwise unsupported.
 NoItems = Annotated[list[Any], Field(max_length=0)] | None
+# Generators of clients fail on a type of null alone.
+Nothing = Annotated[dict[str, Any], Field(max_length=0)] | None
 Zero = Annotated[float, Field(ge=0, le=0)] | None
 
 
@@ -70,33 +83,11 @@ class Unsupported(GroupedMetadata):
             raise refused("unsupported_parameter", self.why, "Leave it out.") from None
 
 
-def text_of_part(index: int, part: object, kinds: Sequence[str]) -> str:
-    """The text of a content part of one of some types, whose first is the usual one."""
-    match part:
-        case {"type": "refusal", "refusal": str(text)}:
-            return text
-        case {"type": str(kind), "text": str(text)} if kind in kinds:
-            return text
-        case {"type": str(kind)} if kind not in (*kinds, "refusal"):
-            detail = f"Part {index} is of type {kind[:64]}"
-            raise refused("unsupported_content", detail, f"Give parts of type {kinds[0]} only.")
-        case _:
-            detail = f"Part {index} is not a text part"
-            raise refused("invalid_type", detail, f'Give {{"type": "{kinds[0]}", "text": "…"}}.')
+class OrText:
+    """Says that a list may also be given as one text."""
 
-
-def joined(content: object, kinds: Sequence[str]) -> object:
-    """The content of a message as one text; other values than lists and null stay as they are."""
-    if isinstance(content, list):
-        parts = cast("list[object]", content)
-        return "\n".join(text_of_part(index, part, kinds) for index, part in enumerate(parts))
-    return "" if content is None else content
-
-
-def content_schema(*kinds: str) -> dict[str, Any]:
-    part = {"type": "object", "properties": {"type": {"enum": [*kinds]}, "text": {"type": "string"}}}
-    parts = {"type": "array", "items": {**part, "required": ["type", "text"]}}
-    return {"anyOf": [{"type": "string"}, parts, {"type": "null"}]}
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string"}, handler(schema)]}
 
 
 class JsonSchemaFormat(RequestModel):
@@ -114,6 +105,9 @@ class DeliberationOptions(RequestModel):
     """Fields of a deliberation that OpenAI's fields lack, with the bounds of `POST /deliberations`."""
 
     num_agents: MaybeWhole = Field(default=None, ge=1, le=AGENTS_MAX, description="Default 3")
+    agents: list[AgentRequest] | None = Field(
+        default=None, min_length=1, max_length=AGENTS_MAX, description="A mixed council; the model names its strategy"
+    )
     rounds: MaybeWhole = Field(default=None, ge=0, le=5, description="Default 1")
     parameters: dict[str, Any] | None = Field(default=None, max_length=32, description="Parameters of the strategy")
     quorum: MaybeWhole = Field(default=None, ge=1, le=AGENTS_MAX)
@@ -160,7 +154,7 @@ class CouncilRequest(RequestModel):
     service_tier: IgnoredField = None
 
     frequency_penalty: Annotated[Zero, Unsupported(NO_SAMPLING)] = None
-    moderation: Annotated[None, Unsupported("Moderation is not supported")] = None
+    moderation: Annotated[Nothing, Unsupported("Moderation is not supported")] = None
     presence_penalty: Annotated[Zero, Unsupported(NO_SAMPLING)] = None
     tool_choice: Annotated[Literal["none", "auto"] | None, Unsupported(NO_TOOLS)] = None
     tools: Annotated[NoItems, Unsupported(NO_TOOLS)] = None
@@ -193,21 +187,23 @@ def task_of(turns: Sequence[ConversationTurn]) -> str:
         "developer say are requirements on it, and stand above what the user says. Every message begins with a line "
         f"in brackets that carries the mark {mark}."
     )
-    transcript = [f"[{mark} {' '.join(filter(None, (each.role, each.name)))}]\n{each.text}" for each in turns]
+    transcript = [f"[{mark} {' '.join(filter(None, (turn.role, turn.name)))}]\n{turn.text}" for turn in turns]
     return "\n\n".join([head, *transcript])
 
 
 def turns_of(task: str, count: int) -> list[ConversationTurn]:
     """The `count` messages that `task_of` wrote a task from.
 
-    The acceptance has their number. Otherwise a user's one message could pose as a conversation with a system's.
+    The acceptance has their number. Otherwise a user's one message could pose as a conversation with a system's. Of a
+    long task of which only the beginning and the end are left, one message is all.
     """
-    found = None if count == 1 else _MARK.search(task)
-    if found is None:
+    match = None if count == 1 else _MARK.search(task)
+    if match is None:
         return [ConversationTurn("user", None, task)]
-    _, *parts = re.split(rf"\n\n\[{found[1]} (\w+) ?([^\]\n]*)\]\n", task)
+    _, *parts = re.split(rf"\n\n\[{match[1]} (\w+) ?([^\]\n]*)\]\n", task)
     told = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-    return [ConversationTurn(role, name or None, text) for role, name, text in told]
+    turns = [ConversationTurn(role, name or None, text) for role, name, text in told]
+    return turns if len(turns) == count else [ConversationTurn("user", None, task)]
 
 
 class ModelNotFound(HttpError):
@@ -246,9 +242,9 @@ def bounded(request: _Body, bounds: Mapping[str, int]) -> tuple[_Body, list[str]
 
     Clients set a limit for the largest model that they know, and a negative limit or seed for none.
     """
-    given = {name: getattr(request, name) or 0 for name in bounds}
-    changed: dict[str, Any] = {name: bound for name, bound in bounds.items() if given[name] > bound}
-    changed |= {name: None for name in bounds if given[name] < 0}
+    limits = {name: getattr(request, name) or 0 for name in bounds}
+    changed: dict[str, Any] = {name: bound for name, bound in bounds.items() if limits[name] > bound}
+    changed |= {name: None for name in bounds if limits[name] < 0}
     if request.top_p is not None and request.top_p < TOP_P_MIN:
         changed["top_p"] = TOP_P_MIN
     changes = [f"{name}={value or 'default'}" for name, value in changed.items()]
@@ -272,6 +268,8 @@ _TOO_LONG = {
     "detail": f"This model's maximum context length is {TASK_CHARS_MAX} characters",
     "remedy": "Shorten the conversation.",
 }
+# The limit of a deliberation's evidence, which the files of a conversation are.
+_TOO_MANY_FILES = {"detail": "The conversation has too many files", "remedy": f"Give at most {EVIDENCE_MAX}."}
 # The options that are `constraints` of a deliberation's request.
 CONSTRAINTS = ("rubric", "requirements", "timeout_seconds", "on_deadline")
 
@@ -294,6 +292,7 @@ def deliberation_of(
     registry: Registry,
     turns: Sequence[ConversationTurn],
     *,
+    evidence: Iterable[Mapping[str, str]] = (),
     max_tokens: int | None,
     **fields: int | None,
 ) -> DeliberationRequest:
@@ -302,27 +301,40 @@ def deliberation_of(
     `fields` are ours that only one of the APIs has.
     """
     strategy, role = model_parts(asked.model, registry)
-    given = {} if asked.deliberation is None else asked.deliberation.model_dump(exclude_none=True)
-    constraints = {name: given.pop(name) for name in CONSTRAINTS if name in given}
+    options = {} if asked.deliberation is None else asked.deliberation.model_dump(exclude_none=True)
+    constraints = {name: options.pop(name) for name in CONSTRAINTS if name in options}
     users = {"user": asked.user, "safety_identifier": asked.safety_identifier}
-    body = given | {
+    # A model without a role leaves the roles to `agents`.
+    names_role = "agents" not in options or asked.model != strategy
+    body = options | {
         "task": task_of(turns),
-        "role": role,
+        "evidence": [*evidence],
+        "role": role if names_role else None,
         "strategy": strategy,
         "constraints": {**constraints, "answer_schema": asked.answer_schema},
         "sampling": {"temperature": asked.temperature, "top_p": asked.top_p, "max_tokens": max_tokens},
-        "metadata": {name: each for name, each in users.items() if each is not None} | (asked.metadata or {}),
-        **{name: each for name, each in fields.items() if each is not None},
+        "metadata": {name: user for name, user in users.items() if user is not None} | (asked.metadata or {}),
+        **{name: field for name, field in fields.items() if field is not None},
     }
+    return checked(body, registry, partial(in_the_request, type(asked)))
 
-    def in_the_request(fault: FieldProblem) -> FieldProblem:
-        for ours, theirs in asked.PLACES.items():
-            if fault.pointer.startswith(ours):
-                too_long = _TOO_LONG if ours == "/task" and fault.code == "string_too_long" else {}
-                return fault.model_copy(update={"pointer": theirs, **too_long})
-        pointer = fault.pointer.removeprefix("/constraints")
-        name = pointer.removeprefix("/").partition("/")[0]
-        of_options = name in ("seed", *DeliberationOptions.model_fields) and name not in type(asked).model_fields
-        return fault.model_copy(update={"pointer": f"/deliberation{pointer}"}) if of_options else fault
 
-    return checked(body, registry, in_the_request)
+_REWORDED: Mapping[tuple[str, str], Mapping[str, str]] = {
+    ("/task", "string_too_long"): _TOO_LONG,
+    ("/task", "context_exceeded"): {"code": _TOO_LONG["code"]},
+    ("/evidence", "context_exceeded"): {"code": _TOO_LONG["code"]},
+    ("/evidence", "too_long"): _TOO_MANY_FILES,
+}
+
+
+def in_the_request(body: type[CouncilRequest], fault: FieldProblem) -> FieldProblem:
+    """A fault of a deliberation at its place in a request of this type."""
+    for ours, theirs in body.PLACES.items():
+        if fault.pointer.startswith(ours):
+            return fault.model_copy(update={"pointer": theirs, **_REWORDED.get((ours, fault.code), {})})
+    if fault.pointer == "/role":
+        return fault.model_copy(update={"pointer": "/model", "remedy": "Name the strategy alone."})
+    pointer = fault.pointer.removeprefix("/constraints")
+    name = pointer.removeprefix("/").partition("/")[0]
+    of_options = name in ("seed", *DeliberationOptions.model_fields) and name not in body.model_fields
+    return fault.model_copy(update={"pointer": f"/deliberation{pointer}"}) if of_options else fault

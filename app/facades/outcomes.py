@@ -8,9 +8,10 @@ from pydantic import Field
 from app.api.refusals import HttpError
 from app.api.schemas import Resource
 from app.deliberation.calls import FactProblem
+from app.deliberation.contributions import contributions
+from app.deliberation.errors import QuorumNotReached
 from app.deliberation.facts import DEGRADED_REASONS
 from app.deliberation.fold import State
-from app.deliberation.works import works
 
 _VERSION = version("deliberation-gateway")
 
@@ -61,12 +62,27 @@ def answers(state: State) -> tuple[str, ...]:
     if end.verdict is not None and end.verdict.content is not None:
         return (end.verdict.content,)
     if end.verdict is not None:
-        standing = tuple(work.chosen.text for work in works(state) if work.chosen is not None)
+        standing = tuple(
+            contribution.chosen.text for contribution in contributions(state) if contribution.chosen is not None
+        )
         if standing:
             return standing
     detail = "it was cancelled" + (f": {state.cancel.reason}" if state.cancel and state.cancel.reason else "")
     cancelled = FactProblem(code="cancelled", detail=detail, retryable=False)
     raise NoVerdict(end.problem or cancelled, state.deliberation_id)
+
+
+def is_cut_off(state: State) -> bool:
+    """Whether it has no answer because every one was cut off at the limit of tokens."""
+    end = state.end
+    unanswered = [finished for finished in state.finished.values() if not finished.answered]
+    return (
+        end is not None
+        and end.problem is not None
+        and end.problem.code == QuorumNotReached.code
+        and bool(unanswered)
+        and all(finished.finish_reason == "length" for finished in unanswered)
+    )
 
 
 def outcome(state: State) -> DeliberationOutcome:
@@ -79,8 +95,8 @@ def outcome(state: State) -> DeliberationOutcome:
 def notes(state: State) -> Iterator[str]:
     """Notes on a verdict, a sentence each: dissent and degradation."""
     assert state.end is not None
-    for each in () if state.end.verdict is None else state.end.verdict.dissent:
-        yield f"Dissent: {each.agent_id} preferred {each.preferred} to the winner."
+    for dissent in () if state.end.verdict is None else state.end.verdict.dissent:
+        yield f"Dissent: {dissent.agent_id} preferred {dissent.preferred} to the winner."
     if state.end.degraded is not None:
         for reason in state.end.degraded.reasons:
             yield f"Degraded: {DEGRADED_REASONS.get(reason, reason)}"

@@ -1,12 +1,12 @@
-"""A stage and a member's contribution to it as prose, for façades that show the work."""
+"""A stage, and a member's call in it, as prose, for façades that show the work."""
 
 from collections.abc import Iterable, Mapping
 
 from app.deliberation.choice.ballots import author
+from app.deliberation.contributions import AgentCall
 from app.deliberation.facts import StageClosed, StageOpened
 from app.deliberation.outputs import Analysis, Choice, Critique, Issue, Pair, SandboxReport, Scores, Tests, answer_text
 from app.deliberation.specification import Constraints
-from app.deliberation.works import AgentCall
 
 
 def stage_begun(opened: StageOpened) -> str:
@@ -24,10 +24,10 @@ def stage_ended(opened: StageOpened, closed: StageClosed | None) -> str:
 
 def summary(call: AgentCall, constraints: Constraints) -> str:
     """The member, its stage, and its answer, critique or ballot as Markdown; letters are resolved to members."""
-    return f"**{call.planned.agent_id}, {call.opened.purpose}**\n\n{contribution(call, constraints)}"
+    return f"**{call.planned.agent_id}, {call.opened.purpose}**\n\n{call_text(call, constraints)}"
 
 
-def contribution(call: AgentCall, constraints: Constraints) -> str:
+def call_text(call: AgentCall, constraints: Constraints) -> str:
     """The answer, or a critique or ballot as Markdown; letters are resolved to members."""
     finished, labels = call.finished, call.planned.labels
     if finished is None:
@@ -38,8 +38,10 @@ def contribution(call: AgentCall, constraints: Constraints) -> str:
         case Critique(verdict=verdict, issues=issues):
             return _listed(f"Verdict: {verdict}.", map(_issue, issues))
         case Scores(candidates=candidates):
-            scores = {label: [str(each.score) for each in scored.criteria] for label, scored in candidates.items()}
-            return _listed("Scores:", (f"{_of(label, labels)}: {', '.join(each)}" for label, each in scores.items()))
+            scores = {
+                label: [str(criterion.score) for criterion in scored.criteria] for label, scored in candidates.items()
+            }
+            return _listed("Scores:", (f"{_of(label, labels)}: {', '.join(marks)}" for label, marks in scores.items()))
         case Pair(winner="tie"):
             return f"A tie.\n\n{parsed.notes_a}\n\n{parsed.notes_b}"
         case Pair(winner=winner, margin=margin):
@@ -48,11 +50,11 @@ def contribution(call: AgentCall, constraints: Constraints) -> str:
             return f"Chooses {_of(choice, labels)}.\n\n{reasoning}"
         case Analysis():
             points = {"Agreement": parsed.agreements, "Conflict": parsed.conflicts, "Gap": parsed.gaps}
-            return _listed("Analysis:", (f"{kind}: {point}" for kind, each in points.items() for point in each))
+            return _listed("Analysis:", (f"{kind}: {point}" for kind, texts in points.items() for point in texts))
         case Tests(tests=tests):
             return _listed("Tests:", (test.name for test in tests))
         case SandboxReport(outcomes=outcomes, fault=fault):
-            return fault or f"{sum(each.passed for each in outcomes)} of {len(outcomes)} tests passed."
+            return fault or f"{sum(outcome.passed for outcome in outcomes)} of {len(outcomes)} tests passed."
         case None:
             return "An answer that cannot be read."
         case _:

@@ -10,10 +10,9 @@ from app.api.problems import ValidationFailed
 from app.api.request_body import parsed_body
 from app.api.requests import DeliberationRequest
 from app.api.schemas import Resource, dump
-from app.deliberation.budget import BYTES_PER_TOKEN
 from app.deliberation.errors import InvalidRequest, JournalUnavailable
 from app.deliberation.ports import Control
-from app.deliberation.specification import ContextStatus, Evidence, StoryContext, Token
+from app.deliberation.specification import BYTES_PER_TOKEN, ContextStatus, Evidence, StoryContext, Token
 
 SUBJECT = "context.get"
 # No id that a request may give has a colon.
@@ -120,8 +119,8 @@ class ContextHydrator:
             return StoryContext(story_id=story_id, status=missing.status, detail=str(missing)), None
         status: ContextStatus = "given" if reply.text else "empty"
         self.counts[status] += 1
-        found = StoryContext(story_id=story_id, status=status, version=reply.version_hash)
-        return found, _evidence(found, reply.text, tokens_max) if reply.text else None
+        story_context = StoryContext(story_id=story_id, status=status, version=reply.version_hash)
+        return story_context, _evidence(story_context, reply.text, tokens_max) if reply.text else None
 
     async def _reply(self, asked: ContextRequest) -> ContextReply:
         loop = asyncio.get_running_loop()

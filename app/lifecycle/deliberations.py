@@ -20,7 +20,6 @@ from app.api.requests import EVIDENCE_TOKENS_MAX, DeliberationRequest, EvidenceR
 from app.api.schemas import FieldProblem, Spend
 from app.archive.database.store import Archived, Store
 from app.catalog.index import Catalog
-from app.deliberation.budget import BYTES_PER_TOKEN
 from app.deliberation.decider import StrategyDefinition
 from app.deliberation.errors import (
     ArchiveUnavailable,
@@ -37,13 +36,15 @@ from app.deliberation.fold import State, begin, state_of
 from app.deliberation.ports import Appended, Clock, Journal, Record
 from app.deliberation.quote import Quote, QuoteHistory, quote
 from app.deliberation.roles import Role
-from app.deliberation.specification import Evidence, FilesWorkspace, GitWorkspace, WorkspaceFile
-from app.lifecycle.context import EVIDENCE_ID, ContextHydrator, cut_to_bytes
+from app.deliberation.specification import BYTES_PER_TOKEN, Evidence, FilesWorkspace, GitWorkspace, WorkspaceFile
+from app.lifecycle.context import EVIDENCE_ID, ContextHydrator
+from app.lifecycle.context_fit import ContextFit
+from app.lifecycle.files import Files
 from app.lifecycle.specify import Identity, accepted, body_sha256, deliberation_id, issued_at, specification
 from app.workspace.git import is_installed
 from app.workspace.repositories import NO_REPOSITORIES, CommitLookup, RepositoryRefused
 
-# Even beside much evidence, the beginning of a verdict that is followed, and of a context.
+# Even beside much evidence, the beginning of a context.
 EVIDENCE_BYTES_MIN = 600
 SWEEP_S = 60.0
 # Deletions of one tenant that run at once.
@@ -88,6 +89,8 @@ class Deliberations:
     kept_s: Callable[[str], int]
     timeout_s: int
     draining: Callable[[], bool]
+    files: Files
+    context_fit: ContextFit
     archive: Store | None = None
     context: ContextHydrator | None = None
     spends: DailySpends | None = None
@@ -124,10 +127,10 @@ class Deliberations:
 
     async def archived(self, tenant: str, deliberation_id: str) -> Archived | None:
         """Returns the archived deliberation; raises ArchiveUnavailable, and Gone after deletion or retention."""
-        found = None if self.archive is None else await self.archive.read(tenant, deliberation_id)
-        if found is not None and self._expired(tenant, decode(found.records[0].data).ts):
+        archived = None if self.archive is None else await self.archive.read(tenant, deliberation_id)
+        if archived is not None and self._expired(tenant, decode(archived.records[0].data).ts):
             raise Gone(f"Deliberation {deliberation_id} is past its retention.")
-        return found
+        return archived
 
     def _expired(self, tenant: str, accepted_at: datetime) -> bool:
         return accepted_at + timedelta(seconds=self.kept_s(tenant)) < self.clock.now()
@@ -188,21 +191,26 @@ class Deliberations:
     async def delete(self, tenant: str, deliberation_id: str) -> None:
         """Leave a tombstone in log and archive, then remove the rest. Idempotent.
 
-        The tombstone comes first, so that a deliberation never reads half removed. Raises StillLive before the end.
+        The tombstone comes before all that is read here, so that a deliberation never reads half removed, and after
+        the announcement, which only the end leads to. Raises StillLive before the end.
         """
-        records = await self.journal.facts(tenant, deliberation_id)
-        if not any(record.tokens[-1] == "deleted" for record in records):
-            state = (await self.find(tenant, deliberation_id)).state
-            if not state.ended:
-                raise StillLive(f"Deliberation {deliberation_id} is {state.status}; cancel it first, or await its end.")
-            tombstone = Deleted(deliberation_id=deliberation_id, ts=self.clock.now())
-            appended = await self.journal.append(tenant, tombstone)
-            self.catalog.apply(appended.record)
         # Each message is overwritten by a request of its own: many deletions would keep the log from all tenants.
         async with self.deleting.setdefault(tenant, asyncio.Semaphore(DELETIONS_AT_ONCE)):
+            records = await self.journal.facts(tenant, deliberation_id)
+            if not any(record.tokens[-1] == "deleted" for record in records):
+                await self._mark_deleted(tenant, (await self.find(tenant, deliberation_id)).state)
             await self.journal.purge(tenant, deliberation_id)
+            await self.files.release(tenant, deliberation_id)
         if self.archive is not None:
             await self.archive.delete(tenant, deliberation_id, self.clock.now())
+
+    async def _mark_deleted(self, tenant: str, state: State) -> None:
+        id = state.deliberation_id
+        if state.end is None:
+            raise StillLive(f"Deliberation {id} is {state.status}; cancel it first, or await its end.")
+        await self.journal.erase_announcement(tenant, id, state.end.ts)
+        appended = await self.journal.append(tenant, Deleted(deliberation_id=id, ts=self.clock.now()))
+        self.catalog.apply(appended.record)
 
     async def accept(
         self, tenant: str, request: DeliberationRequest, submission: Submission, identity: Identity | None = None
@@ -223,7 +231,7 @@ class Deliberations:
             for record in stored:
                 if is_acceptance(record.subject):
                     self.outcomes["replayed"] += 1
-                    return _heard(_acceptance(record, same), submission), True
+                    return _accepted_state(_acceptance(record, same), submission), True
             try:
                 await self._check_unused(tenant, same.id)
             except ArchiveUnavailable:
@@ -237,14 +245,13 @@ class Deliberations:
             raise
         self.catalog.apply(appended.record)
         self.outcomes["accepted" if appended.created else "replayed"] += 1
-        return _heard(_acceptance(appended.record, same), submission), not appended.created
+        return _accepted_state(_acceptance(appended.record, same), submission), not appended.created
 
     async def _verdicts(self, tenant: str, request: DeliberationRequest) -> list[Evidence]:
-        """Returns the verdicts that a request follows, cut to the tokens left; raises ValidationFailed."""
+        """Returns the verdicts that a request follows; raises ValidationFailed."""
         if not request.follows:
             return []
-        bytes_max = max(EVIDENCE_BYTES_MIN, _tokens_left(request.evidence) * BYTES_PER_TOKEN // len(request.follows))
-        found, faults = list[Evidence](), list[FieldProblem]()
+        verdicts, faults = list[Evidence](), list[FieldProblem]()
         for place, id in enumerate(request.follows):
             try:
                 state = (await self.find(tenant, id)).state
@@ -258,12 +265,11 @@ class Deliberations:
                 remedy = "Await its end, or name another." if state.end is None else "Name another."
                 faults.append(body_fault(f"/follows/{place}", "no_verdict", detail, remedy))
                 continue
-            text = cut_to_bytes(verdict.content, bytes_max, f"/deliberations/{id}")
             title = f"Verdict of an earlier council on: {state.specification.task}"
-            found.append(Evidence(id=id, title=title[:200], text=text))
+            verdicts.append(Evidence(id=id, title=title[:200], text=verdict.content))
         if faults:
             raise ValidationFailed(faults)
-        return found
+        return verdicts
 
     async def _workspace(self, tenant: str, request: DeliberationRequest) -> GitWorkspace | FilesWorkspace | None:
         """Returns the request's files, or its repository with the commit of its ref; raises ValidationFailed."""
@@ -275,7 +281,7 @@ class Deliberations:
             field = "/workspace/files" if asked.git is None else "/workspace/git"
             raise ValidationFailed([body_fault(field, "no_git", detail, remedy)])
         if asked.git is None:
-            return FilesWorkspace(files=tuple(WorkspaceFile(**each.model_dump()) for each in asked.files or ()))
+            return FilesWorkspace(files=tuple(WorkspaceFile(**file.model_dump()) for file in asked.files or ()))
         ref = asked.ref or "HEAD"
         try:
             commit = await self.repositories.commit_of(asked.git, ref, tenant)
@@ -286,10 +292,10 @@ class Deliberations:
 
     async def _check_unused(self, tenant: str, id: str) -> None:
         try:
-            found = await self.archived(tenant, id)
+            archived = await self.archived(tenant, id)
         except Gone:
             raise Gone("What this Idempotency-Key started has been deleted; use a new key.") from None
-        if found is not None and not await self.journal.facts(tenant, id):
+        if archived is not None and not await self.journal.facts(tenant, id):
             raise Gone("What this Idempotency-Key started has left the log; use a new key.")
 
     async def quote(self, tenant: str, request: DeliberationRequest, *, read: bool) -> Quote:
@@ -303,8 +309,9 @@ class Deliberations:
             added.append(Evidence(id=EVIDENCE_ID, title="", text=text))
         timeout_s = request.constraints.timeout_seconds or self.timeout_s
         workspace = await self._workspace(tenant, request)
+        files = await self.files.named(tenant, request)
         asked = specification(
-            request, self.roles, self.strategies, timeout_s=timeout_s, added=added, workspace=workspace
+            request, self.roles, self.strategies, timeout_s=timeout_s, files=files, added=added, workspace=workspace
         )
         history = QuoteHistory() if read else None
         if read and self.archive is not None:
@@ -321,7 +328,11 @@ class Deliberations:
         return None if self.spends is None else self.spends.view(tenant, self._ceilings(tenant))
 
     def _ceilings(self, tenant: str) -> Mapping[str, Decimal]:
-        return {each.id: each.max_cost for each in self.catalog.running(tenant) if each.max_cost is not None}
+        return {
+            deliberation.id: deliberation.max_cost
+            for deliberation in self.catalog.running(tenant)
+            if deliberation.max_cost is not None
+        }
 
     def _spend_place(self, key: Key, max_cost: Decimal | None) -> AbstractContextManager[None]:
         if self.spends is None:
@@ -365,11 +376,15 @@ class Deliberations:
             self.roles,
             self.strategies,
             timeout_s=timeout_s,
+            files=await self.files.named(tenant, request),
             added=added,
             context=context,
             cluster=cluster,
             workspace=workspace,
         )
+        specified = await self.files.with_long_texts_stored(tenant, specified)
+        await self.context_fit.check(tenant, specified)
+        await self.files.hold(tenant, same.id, specified.inputs)
         fact = accepted(specified, same, submission, now=self.clock.now())
         spend_place = self._spend_place(key, request.budget.max_cost)
         with backlog.place(key, roles, timeout_s, priority, cluster), spend_place:
@@ -382,7 +397,7 @@ def _context_tokens(request: DeliberationRequest, added: Iterable[Evidence]) -> 
 
 def _tokens_left(evidence: Iterable[EvidenceRequest | Evidence]) -> int:
     return EVIDENCE_TOKENS_MAX - sum(
-        evidence_tokens(each.title + (each.text or "") + (each.source or "")) for each in evidence
+        evidence_tokens(document.title + (document.text or "") + (document.source or "")) for document in evidence
     )
 
 
@@ -396,9 +411,9 @@ def _acceptance(record: Record, same: Identity) -> State:
     return begin(fact, record.sequence)
 
 
-def _heard(state: State, submission: Submission) -> State:
-    if submission.hear is not None:
-        submission.hear(state.deliberation_id, state.accepted.traceparent)
+def _accepted_state(state: State, submission: Submission) -> State:
+    if submission.on_acceptance is not None:
+        submission.on_acceptance(state.deliberation_id, state.accepted.traceparent)
     return state
 
 
@@ -408,9 +423,9 @@ async def sweep(journal: Journal) -> None:
     while True:
         await asyncio.sleep(SWEEP_S)
         with suppress(JournalUnavailable):
-            found = (await journal.state()).epoch
-            after = await sweep_once(journal, after if found == epoch else 0)
-            epoch = found
+            current = (await journal.state()).epoch
+            after = await sweep_once(journal, after if current == epoch else 0)
+            epoch = current
 
 
 async def sweep_once(journal: Journal, after: int) -> int:

@@ -56,10 +56,10 @@ def _parsed(cursor: str) -> tuple[str, int]:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
     except ValueError:
         text = ""
-    found = _CURSOR.fullmatch(text)
-    if found is None:
+    match = _CURSOR.fullmatch(text)
+    if match is None:
         raise InvalidListCursor("The cursor does not come from a list.")
-    return found[1], int(found[2])
+    return match[1], int(match[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,10 @@ class Lists:
             if number is None:
                 raise InvalidListCursor("The cursor belongs to another log; start from the first page.")
             before = min(before, position(number, sequence))
-        found, copied = await archive.page(tenant, asked, search, limit=limit + 1, before=before)
-        entries, next_cursor = [entry for _, entry in found[:limit]], None
-        if len(found) > limit:
-            next_cursor = list_cursor(await archive.epoch(found[limit - 1][0] >> SEQUENCE_BITS), entries[-1].sequence)
+        placed, copied = await archive.page(tenant, asked, search, limit=limit + 1, before=before)
+        entries, next_cursor = [entry for _, entry in placed[:limit]], None
+        if len(placed) > limit:
+            next_cursor = list_cursor(await archive.epoch(placed[limit - 1][0] >> SEQUENCE_BITS), entries[-1].sequence)
         return Listed(entries, next_cursor, self._behind_s(copied), copied)
 
     def _archive(self) -> Store:
@@ -96,8 +96,8 @@ class Lists:
         return None if copied is None else max(0.0, round((self.clock.now() - copied.at).total_seconds(), 3))
 
     async def stats(self, asked: StatsFilter) -> Stats:
-        found, copied = await self._archive().stats(asked)
-        return found.model_copy(update={"behind_s": self._behind_s(copied)})
+        figures, copied = await self._archive().stats(asked)
+        return figures.model_copy(update={"behind_s": self._behind_s(copied)})
 
     async def wait_for(self, after: str) -> None:
         """Wait AFTER_S at most until the archive has an event, or with `now` all; raises InvalidCursor."""

@@ -6,15 +6,15 @@ import hmac
 import json
 import re
 import secrets
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import ceil
+from types import MappingProxyType
 from typing import Any
 
 from app.api.headers import Submission
-from app.api.requests import SEED_DRAWN_MAX, DeliberationRequest, SamplingRequest
+from app.api.requests import SEED_DRAWN_MAX, DeliberationRequest, EvidenceRequest, SamplingRequest
 from app.api.webhook_payloads import ordered
 from app.deliberation.decider import StrategyDefinition
 from app.deliberation.facts import Accepted
@@ -28,6 +28,7 @@ from app.deliberation.specification import (
     Evidence,
     FilesWorkspace,
     GitWorkspace,
+    InputRef,
     Sampling,
     Specification,
     StoryContext,
@@ -40,6 +41,7 @@ _TIME_BITS = 48
 _TIMED_ID = re.compile(rf"0[0-9a-v]{{{ID_CHARS - 1}}}", re.ASCII)
 DIVERSITY = 1.3
 TEMPERATURE_MAX = 2.0
+NO_FILES: Mapping[str, InputRef] = MappingProxyType({})
 
 
 def deliberation_id(tenant: str, key: str | None, now: datetime) -> str:
@@ -90,25 +92,24 @@ def default_quorum(size: int) -> int:
 
 
 def _sampling(asked: SamplingRequest, role: Role, temperature: float | None, first: bool) -> Sampling:
-    given = {**role.sampling.model_dump(), **asked.model_dump(exclude_none=True)}
+    sampling = {**role.sampling.model_dump(), **asked.model_dump(exclude_none=True)}
     if temperature is not None:
-        given["temperature"] = temperature
+        sampling["temperature"] = temperature
     elif not first:
-        given["temperature"] = min(TEMPERATURE_MAX, round(given["temperature"] * DIVERSITY, 6))
-    return Sampling(**given)
+        sampling["temperature"] = min(TEMPERATURE_MAX, round(sampling["temperature"] * DIVERSITY, 6))
+    return Sampling(**sampling)
 
 
 def agents(request: DeliberationRequest, roles: Mapping[str, Role]) -> tuple[AgentSpec, ...]:
-    counts: Counter[str] = Counter()
     members: list[AgentSpec] = []
-    for entry in request.roster:
+    for entry, ids in zip(request.roster, request.member_ids, strict=True):
         role = roles[entry.role]
-        for _ in range(entry.count):
-            counts[entry.role] += 1
+        for agent_id in ids:
             members.append(
                 AgentSpec(
-                    agent_id=f"{entry.role.lower()}-{counts[entry.role]:03d}",
+                    agent_id=agent_id,
                     role=entry.role,
+                    persona=entry.persona,
                     model=entry.model or role.model,
                     sampling=_sampling(request.sampling, role, entry.temperature, first=not members),
                     tools=allowance(role.tools, request.tools, request.workspace.tools if request.workspace else ()),
@@ -118,10 +119,10 @@ def agents(request: DeliberationRequest, roles: Mapping[str, Role]) -> tuple[Age
 
 
 def _budget(request: DeliberationRequest, roles: Mapping[str, Role]) -> Budget:
-    given = request.budget
-    names = sorted({entry.role for entry in request.roster}) if given.max_cost is not None else []
+    budget = request.budget
+    names = sorted({entry.role for entry in request.roster}) if budget.max_cost is not None else []
     prices = [roles[name].dearest(name) for name in names]
-    return Budget(**given.model_dump(), prices=tuple(each for each in prices if each is not None))
+    return Budget(**budget.model_dump(), prices=tuple(price for price in prices if price is not None))
 
 
 def specification(
@@ -130,6 +131,7 @@ def specification(
     strategies: Mapping[str, StrategyDefinition],
     *,
     timeout_s: int,
+    files: Mapping[str, InputRef] = NO_FILES,
     added: Sequence[Evidence] = (),
     context: StoryContext | None = None,
     cluster: str | None = None,
@@ -137,6 +139,7 @@ def specification(
 ) -> Specification:
     """Returns the complete specification; draws a missing seed. `added` is evidence beyond the request's.
 
+    `files` has the input of each id that the evidence names.
     `cluster` is the label of the clusters that may do it.
     """
     asked, definition = request.constraints, strategies[request.strategy]
@@ -168,11 +171,16 @@ def specification(
         priority=request.priority,
         cluster=cluster,
         metadata=request.metadata,
-        evidence=(*(Evidence(**each.model_dump()) for each in request.evidence), *added),
+        evidence=(*(_evidence(document, files) for document in request.evidence), *added),
         context=context,
         workspace=workspace,
         webhook=webhook,
     )
+
+
+def _evidence(document: EvidenceRequest, files: Mapping[str, InputRef]) -> Evidence:
+    file = None if document.file is None else files[document.file]
+    return Evidence(id=document.id, title=document.title, text=document.text, file=file, source=document.source)
 
 
 def accepted(specified: Specification, identity: Identity, submission: Submission, *, now: datetime) -> Accepted:

@@ -79,12 +79,12 @@ class LogClient(Client):
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
-        found = dict[str, str]()
+        headers = dict[str, str]()
         for line in raw.decode("utf-8", "replace").split("\r\n"):
             raw_name, colon, value = line.partition(":")
             if colon and (name := _header_name(raw_name)) is not None:
-                found[name] = value.strip(_SPACES)
-        return found
+                headers[name] = value.strip(_SPACES)
+        return headers
 
 
 def server_url(url: str) -> str:
@@ -93,29 +93,29 @@ def server_url(url: str) -> str:
         return url
     path = Path(unquote(urlsplit(url).path))
     try:
-        found = path.read_text(encoding="utf-8").strip()
+        content = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as exc:
         reason = getattr(exc, "strerror", None) or "it is no text"
         raise JournalUnavailable(f"the file {path} of the NATS URL cannot be read: {reason}") from exc
-    if found.split("://")[0] not in NATS_SCHEMES or found.split()[1:]:
+    if content.split("://")[0] not in NATS_SCHEMES or content.split()[1:]:
         raise JournalUnavailable(f"the file {path} holds no NATS URL; its content is `nats://user:password@host:port`")
-    return found
+    return content
 
 
 def login(url: str) -> tuple[str, dict[str, Any]]:
     """Returns the server of a URL, and the inbox prefix and credentials for `Client.connect`.
 
-    Credentials of a `file:` URL are functions, so a changed file counts at the next connection. The last ones are used
-    while the file cannot be read; raises JournalUnavailable when it cannot be read now.
+    Credentials of a `file:` URL are functions, so a changed file counts at the next connection. The last credentials
+    are used while the file cannot be read; raises JournalUnavailable when it cannot be read now.
     """
-    found = server_url(url)
-    parts = urlsplit(found)
+    resolved = server_url(url)
+    parts = urlsplit(resolved)
     # Within the usual `_INBOX.>`, and the only one that the users of `users.conf` may subscribe to.
     named = parts.password is not None and _SUBJECT_TOKEN.fullmatch(parts.username or "") is not None
     inbox = {"inbox_prefix": f"_INBOX.{parts.username}"} if named else {}
-    if found == url or parts.username is None:
-        return found, inbox
-    last = found
+    if resolved == url or parts.username is None:
+        return resolved, inbox
+    last = resolved
 
     def now(part: str) -> str:
         nonlocal last

@@ -20,6 +20,7 @@ from app.log.stream_settings import stream_of
 PAGE_RECORDS = 4_000
 PAGE_BYTES = 8_000_000
 EXTENDS_AFTER_S = 0.1
+_NO_KEYS = LogSigner()
 
 
 class TooManySubjects(Exception):
@@ -47,7 +48,7 @@ class _Reading:
     limit: asyncio.Timeout
     batch: Batch = field(default_factory=Batch)
 
-    def take(self, message: Msg) -> None:
+    def add_reply(self, message: Msg) -> None:
         now_s, until_s = asyncio.get_running_loop().time(), self.limit.when() or 0.0
         # Not for every reply: a timer costs as much as the reply.
         if not self.limit.expired() and now_s > until_s - REQUEST_TIMEOUT_S + EXTENDS_AFTER_S:
@@ -94,21 +95,21 @@ class DirectGet:
 
     async def open(self) -> None:
         self._inbox = self._client.new_inbox()
-        await self._client.subscribe(f"{self._inbox}.*", cb=self.take)
+        await self._client.subscribe(f"{self._inbox}.*", cb=self.on_message)
 
-    async def take(self, message: Msg) -> None:
+    async def on_message(self, message: Msg) -> None:
         reading = self._readings.get(message.subject.rpartition(".")[2])
         if reading is not None:
-            reading.take(message)
+            reading.add_reply(message)
 
-    async def page(self, pattern: str, after: int, size: int) -> Batch:
+    async def page(self, pattern: str, after: int, size: int, *, signed: bool = True) -> Batch:
         query = {"seq": after + 1, "next_by_subj": pattern, "batch": size, "max_bytes": PAGE_BYTES}
-        return await self.get(stream_of(pattern), query)
+        return await self.get(stream_of(pattern), query, signed=signed)
 
-    async def batches(self, pattern: str, after: int, size: int) -> AsyncIterator[Batch]:
+    async def batches(self, pattern: str, after: int, size: int, *, signed: bool = True) -> AsyncIterator[Batch]:
         """Everything stored above `after`, in order; after the first batch in large ones."""
         while True:
-            batch = await self.page(pattern, after, size)
+            batch = await self.page(pattern, after, size, signed=signed)
             yield batch
             if batch.pending == 0 or batch.position <= after:
                 return
@@ -117,10 +118,10 @@ class DirectGet:
     async def last(self, patterns: Sequence[str]) -> Batch:
         """The last record on each subject of the patterns, all of one stream; raises JournalUnavailable."""
         with suppress(TooManySubjects):
-            found = await self.get(stream_of(patterns[0]), {"multi_last": list(patterns)})
+            batch = await self.get(stream_of(patterns[0]), {"multi_last": list(patterns)})
             # The server ends a batch that is larger than what it holds for one client.
-            if not found.pending:
-                return found
+            if not batch.pending:
+                return batch
         return await self._last_by_scan(patterns)
 
     async def _last_by_scan(self, patterns: Sequence[str]) -> Batch:
@@ -133,14 +134,17 @@ class DirectGet:
         # Every record was read, so that of the refused subjects none hides an accepted record.
         return Batch(list(accepted.values()), dict.fromkeys(refused - accepted.keys(), 0), bound, up_to=bound)
 
-    async def get(self, stream: str, query: dict[str, Any]) -> Batch:
-        """One batch; raises TooManySubjects, and JournalUnavailable once no reply came for `REQUEST_TIMEOUT_S`."""
+    async def get(self, stream: str, query: dict[str, Any], *, signed: bool = True) -> Batch:
+        """One batch; raises TooManySubjects, and JournalUnavailable once no reply came for `REQUEST_TIMEOUT_S`.
+
+        Without `signed` it accepts each record, for streams that hold no signatures.
+        """
         self._number += 1
         token = str(self._number)
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S) as limit:
                 done = asyncio.get_running_loop().create_future()
-                self._readings[token] = _Reading(self._signer, done, limit)
+                self._readings[token] = _Reading(self._signer if signed else _NO_KEYS, done, limit)
                 await self._client.publish(
                     f"$JS.API.DIRECT.GET.{stream}", json.dumps(query).encode(), reply=f"{self._inbox}.{token}"
                 )

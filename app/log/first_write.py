@@ -19,11 +19,11 @@ from app.log.stream_settings import stream_of
 WRONG_LAST_SEQUENCE = 10071
 # Writers of refused records may occupy a subject again between a look and a write.
 OCCUPIED_TRIES = 20
-# The end of the last look is kept for so many subjects, so that a flooded one is not read from its beginning.
+# The end of the last look is kept for so many subjects, so that a flooded subject is not read from its beginning.
 REMEMBERED_MAX = 10_000
 
 EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
-_EXPECTED_LAST_AMONG = "Nats-Expected-Last-Subject-Sequence-Subject"
+EXPECTED_LAST_AMONG = "Nats-Expected-Last-Subject-Sequence-Subject"
 # An honest record mostly stands before those of foreign writers on its subject.
 _FIRST_LOOK_RECORDS = 8
 
@@ -50,10 +50,7 @@ class FirstWriter:
 
     def __init__(self, client: Client, signer: LogSigner, reads: DirectGet, timeout_s: float) -> None:
         self.last_failed = False
-        self._client = client
-        self._signer = signer
-        self._reads = reads
-        self._timeout_s = timeout_s
+        self._client, self._signer, self._reads, self._timeout_s = client, signer, reads, timeout_s
         self._nothing_accepted_to: dict[str, int] = {}
 
     async def write(self, subject: str, data: bytes, alone: str | None, accepts: Accepts | None) -> Appended:
@@ -103,7 +100,7 @@ class FirstWriter:
     async def _append_once(self, write: _Write, expected: int) -> Appended | None:
         headers = {EXPECTED_LAST: str(expected), **self._signer.headers(write.subject, write.data)}
         if write.alone is not None:
-            headers[_EXPECTED_LAST_AMONG] = write.alone
+            headers[EXPECTED_LAST_AMONG] = write.alone
         try:
             message = await self._client.request(write.subject, write.data, timeout=REQUEST_TIMEOUT_S, headers=headers)
         except nats.errors.MaxPayloadError as exc:
@@ -135,16 +132,16 @@ class FirstWriter:
         return await self.first_accepted(pattern, record.sequence, accepts), record.sequence
 
     async def first_accepted(self, pattern: str, up_to: int, accepts: Accepts | None = None) -> Record | None:
-        """Returns the first accepted record of a pattern whose last one, at `up_to`, is refused; None without one.
+        """Returns the first accepted record of a pattern whose last record, at `up_to`, is refused; None without any.
 
         Without `accepts` only records since the last look are read.
         """
         after, size = 0 if accepts else self._nothing_accepted_to.get(pattern, 0), _FIRST_LOOK_RECORDS
         while after < up_to:
             batch = await self._reads.page(pattern, after, size)
-            found = next((record for record in batch.records if accepts is None or accepts(record)), None)
-            if found is not None:
-                return found
+            accepted = next((record for record in batch.records if accepts is None or accepts(record)), None)
+            if accepted is not None:
+                return accepted
             if batch.position <= after:
                 raise JournalUnavailable("the log's reads lag behind its writes")
             after, size = batch.position, PAGE_RECORDS

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from app.api.cluster_schemas import ConsumerFigures, LogFigures, MissingPart, StreamFigures
+from app.api.installation import ConsumerFigures, LogFigures, StreamFigures
 from app.deliberation.ports import Control, Journal
+from app.log.inputs import InputStore
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
 from app.log.stream_settings import StreamSettings
@@ -13,6 +14,9 @@ from app.log.streams import declared_consumers, declared_streams, plan, prove_wr
 
 
 class GatewayLog(Journal, Control, Protocol):
+    @property
+    def inputs(self) -> InputStore: ...
+
     async def open(self) -> None: ...
 
     async def close(self) -> None: ...
@@ -61,13 +65,8 @@ async def log_figures(
     subjects = [f"STREAM.INFO.{name}" for name in streams]
     subjects += [f"CONSUMER.INFO.{stream}.{name}" for stream, name in consumers]
     replies = await asyncio.gather(*(server.request(f"$JS.API.{subject}") for subject in subjects))
-    infos, missing = dict[str, Any](), list[MissingPart]()
-    for subject, reply in zip(subjects, replies, strict=True):
-        if error := reply.get("error"):
-            kind, _, name = subject.partition(".INFO.")
-            missing.append(MissingPart(part=f"{kind.lower()} {name}", detail=str(error.get("description"))))
-        else:
-            infos[subject] = reply
+    # `differences` tells of one that is missing.
+    infos = {subject: reply for subject, reply in zip(subjects, replies, strict=True) if not reply.get("error")}
     return LogFigures(
         server_version=server.server_version,
         server_at=max((info["ts"] for info in infos.values() if "ts" in info), default=None),
@@ -77,7 +76,6 @@ async def log_figures(
             for stream, name in consumers
             if (subject := f"CONSUMER.INFO.{stream}.{name}") in infos
         ),
-        missing=tuple(missing),
     )
 
 

@@ -1,6 +1,6 @@
 """The journal over JetStream. Every error of the driver becomes a JournalUnavailable.
 
-Sources: NATS ADR-31 (batched direct get), ADR-43 (per-message TTL), ADR-50 (atomic batches).
+Sources: NATS ADR-31 (batched direct get), ADR-43 (per-message TTL).
 """
 
 import asyncio
@@ -15,7 +15,6 @@ from itertools import count
 from math import ceil
 from typing import Any, Self
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 import nats
 import nats.errors
@@ -25,7 +24,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from app.deliberation.announcements import AgentResponse, Announcement
-from app.deliberation.errors import FactTooLarge, JournalUnavailable
+from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import (
     FACT_SUFFIXES,
     LATER_SUFFIXES,
@@ -39,10 +38,12 @@ from app.deliberation.facts import (
     suffix,
 )
 from app.deliberation.ports import Appended, QueueState, Record, StreamState
+from app.log.announced_ends import AnnouncedEnds
 from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, LogClient, login, request, state_of
 from app.log.direct_get import PAGE_RECORDS, Batch, DirectGet
 from app.log.erasure import Erasure
-from app.log.first_write import EXPECTED_LAST, WRONG_LAST_SEQUENCE, Accepts, FirstWriter
+from app.log.first_write import Accepts, FirstWriter
+from app.log.inputs import InputStore
 from app.log.signature import LogSigner
 from app.log.stream_settings import RESPONSES, STREAM, stream_of
 
@@ -74,20 +75,16 @@ class LiveSubscription:
     _held: list[tuple[int, int, Record]] = field(default_factory=list[tuple[int, int, Record]])
     _numbers: "count[int]" = field(default_factory=count)
 
-    async def take(self, message: Msg) -> None:
+    async def on_message(self, message: Msg) -> None:
         """Deliver a message, or hold it while an earlier one may be queued. Never gives way to other tasks."""
         headers = message.headers or {}
         subject = message.subject.removeprefix("live.")
         # Any process with the right to publish on a live subject reaches this, so nothing of the message is trusted.
         sequence = headers.get("Nats-Sequence", "")
-        if not self.signer.is_authentic(subject, message.data, headers) or not sequence.isdecimal():
-            return
-        record = Record(subject, int(sequence), message.data)
-        if not self.several:
-            self.deliver(record)
-            return
-        heappush(self._held, (record.sequence, next(self._numbers), record))
-        if not any(subscription.pending_msgs for subscription in self.subscriptions):
+        if self.signer.is_authentic(subject, message.data, headers) and sequence.isdecimal():
+            heappush(self._held, (int(sequence), next(self._numbers), Record(subject, int(sequence), message.data)))
+        # Also after a message of a stranger, for which an earlier one may have been held.
+        if not self.several or not any(subscription.pending_msgs for subscription in self.subscriptions):
             while self._held:
                 self.deliver(heappop(self._held)[2])
 
@@ -118,8 +115,10 @@ class JetStreamJournal:
         self.client = client or LogClient()
         self.signer = signer or LogSigner()
         self._reads = DirectGet(self.client, self.signer)
-        self._erasure = Erasure(self.client, self._reads)
+        self._ends = AnnouncedEnds(self.client, self._reads)
+        self._erasure = Erasure(self.client, self._reads, self._ends)
         self.writes = FirstWriter(self.client, self.signer, self._reads, timeout_s)
+        self.inputs = InputStore(self.client, self._reads, self.writes, self._erasure, self.signer)
         self._reconnect_calls: list[Callable[[], None]] = []
         self.refusal = ""
         self._last_error = ""
@@ -235,6 +234,9 @@ class JetStreamJournal:
     async def purge(self, tenant: str, deliberation_id: str) -> None:
         await self._erasure.purge(tenant, deliberation_id)
 
+    async def erase_announcement(self, tenant: str, deliberation_id: str, ended_at: datetime) -> None:
+        await self._erasure.erase_announcement(tenant, deliberation_id, ended_at)
+
     async def erase(self, stream: str, sequence: int) -> None:
         await self._erasure.erase(stream, sequence)
 
@@ -253,52 +255,33 @@ class JetStreamJournal:
         tails = LATER_SUFFIXES if any(map(is_acceptance, facts)) else FACT_SUFFIXES
         patterns = [f"{subject}.{tail}" for tail in tails]
         newest = max((record.sequence for record in known), default=0)
-        found = await self._reads.last([pattern for pattern in patterns if pattern not in facts])
-        if found.up_to < newest:
+        batch = await self._reads.last([pattern for pattern in patterns if pattern not in facts])
+        if batch.up_to < newest:
             # Without a record the server does not say how far it has come.
-            found = await self._reads.last(patterns)
-            if found.up_to < newest:
+            batch = await self._reads.last(patterns)
+            if batch.up_to < newest:
                 raise JournalUnavailable(f"the server that answers lags behind fact {newest}")
         # A pattern with a wildcard also finds facts that are known.
-        facts |= {record.subject: record for record in await self._accepted(found)}
+        facts |= {record.subject: record for record in await self._accepted(batch)}
         return sorted(facts.values(), key=lambda record: record.sequence)
 
     async def last(self, patterns: Sequence[str]) -> list[Record]:
         """See `ports.Journal.last`. On a subject that ends with refused records, the first accepted one."""
         return await self._accepted(await self._reads.last(patterns))
 
-    async def _accepted(self, found: Batch) -> list[Record]:
-        hidden = list(found.refused.items())
+    async def _accepted(self, batch: Batch) -> list[Record]:
+        hidden = list(batch.refused.items())
         for begin in range(0, len(hidden), READS_AT_ONCE):
             some = hidden[begin : begin + READS_AT_ONCE]
             reads = (self.writes.first_accepted(subject, up_to) for subject, up_to in some)
-            found.records += filter(None, await asyncio.gather(*reads))
-        return sorted(found.records, key=lambda record: record.sequence)
+            batch.records += filter(None, await asyncio.gather(*reads))
+        return sorted(batch.records, key=lambda record: record.sequence)
 
     async def announce(self, announced: Announcement) -> None:
-        """Store a mark on the deliberation's own subject and the announcement, in one atomic batch.
-
-        The server refuses both where the mark is stored. `purge` finds the announcement right after the mark.
-        """
-        batch = {"Nats-Batch-Id": uuid4().hex}
-        mark = f"announced.{announced.tenant}.{announced.deliberation_id}"
-        try:
-            first = {**batch, "Nats-Batch-Sequence": "1", EXPECTED_LAST: "0"}
-            await self.client.publish(mark, b"", headers=first)
-        except UNREACHABLE as exc:
-            raise JournalUnavailable(f"the log cannot be reached: {exc!r}") from exc
-        subject = f"orchestration.deliberation.{announced.status}"
-        commit = {**batch, "Nats-Batch-Sequence": "2", "Nats-Batch-Commit": "1"}
-        data = announced.__pydantic_serializer__.to_json(announced)
-        try:
-            error = (await self.request(subject, data, commit)).get("error")
-        except nats.errors.MaxPayloadError as exc:
-            raise FactTooLarge(f"{len(data)} bytes on {subject}") from exc
-        if error and error.get("err_code") != WRONG_LAST_SEQUENCE:
-            raise JournalUnavailable(f"the log refused the end's announcement: {error.get('description')}")
+        await self._ends.publish(announced)
 
     async def respond(self, response: AgentResponse) -> None:
-        """See `ports.Journal.respond`: the first write on a subject of the call's own in AGENT_RESPONSES."""
+        """See `Neighbours.respond`: the first write on a subject of the call's own in AGENT_RESPONSES."""
         await self.write(
             f"{RESPONSES}.{response.status}.{response.task_id}.{response.call_id}",
             response.__pydantic_serializer__.to_json(response),
@@ -307,7 +290,7 @@ class JetStreamJournal:
     async def complete_responses(self, deliberation_id: str, responses: Iterable[AgentResponse]) -> None:
         stored = await self._reads.last([f"{RESPONSES}.*.{deliberation_id}.*"])
         known = {record.tokens[-1] for record in stored.records}
-        await asyncio.gather(*(self.respond(each) for each in responses if each.call_id not in known))
+        await asyncio.gather(*(self.respond(response) for response in responses if response.call_id not in known))
 
     async def publish(self, subject: str, data: bytes, id: str) -> None:
         """Store an event for other services; within two minutes a second one with the same id is dropped."""
@@ -331,7 +314,7 @@ class JetStreamJournal:
         confirmed = False
         try:
             for pattern in patterns:
-                live.subscriptions.append(await self.client.subscribe(f"live.{pattern}", cb=live.take))
+                live.subscriptions.append(await self.client.subscribe(f"live.{pattern}", cb=live.on_message))
             # nats-py sends the PING of a flush before commands that are still pending, so that only the second one
             # follows the subscription. After it the server has the subscription, and the caller may read the log.
             await self.client.flush(timeout=2)
@@ -367,11 +350,13 @@ class JetStreamJournal:
             raise JournalUnavailable(f"consumer {consumer}: {error.get('description')}")
         return QueueState(reply["ack_floor"]["stream_seq"], reply["num_pending"] + reply["num_ack_pending"])
 
-    async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:
+    async def inquire(
+        self, subject: str, data: bytes = b"", *, timeout_s: float, replies_max: int = 1
+    ) -> list[dict[str, Any]]:
         replies: list[dict[str, Any]] = []
         enough = asyncio.Event()
 
-        async def take(message: Msg) -> None:
+        async def on_message(message: Msg) -> None:
             if (message.headers or {}).get("Status") == "503":
                 enough.set()
                 return
@@ -381,11 +366,11 @@ class JetStreamJournal:
 
         inbox = self.client.new_inbox()
         try:
-            subscription = await self.client.subscribe(inbox, cb=take)
+            subscription = await self.client.subscribe(inbox, cb=on_message)
         except UNREACHABLE:
             return []
         try:
-            await self.client.publish(subject, b"", reply=inbox)
+            await self.client.publish(subject, data, reply=inbox)
             async with asyncio.timeout(timeout_s):
                 await enough.wait()
         except UNREACHABLE:
@@ -402,13 +387,33 @@ class JetStreamJournal:
         except UNREACHABLE as exc:
             raise JournalUnavailable(f"nothing listens on {subject}: {exc!r}") from exc
 
-    async def answer(self, subject: str, describe: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> None:
-        """Answer inquiries on `subject` with the result of `describe` as JSON, until the journal is closed."""
+    async def answer(self, subject: str, describe: Callable[[bytes], Coroutine[Any, Any, dict[str, Any]]]) -> None:
+        """Answer inquiries on `subject` with what `describe` makes of their data as JSON, until the journal is closed.
 
-        async def reply(message: Msg) -> None:
-            await message.respond(json.dumps(await describe()).encode())
+        Each is answered at once, also while a description waits: those that come meanwhile share the one of their data.
+        """
+        waiting: dict[bytes, list[Msg]] = {}
+        tasks = set[asyncio.Task[None]]()
 
-        await self.client.subscribe(subject, cb=reply)
+        async def reply(data: bytes) -> None:
+            try:
+                description = json.dumps(await describe(data)).encode()
+            finally:
+                inquiries = waiting.pop(data)
+            for inquiry in inquiries:
+                with suppress(*UNREACHABLE):
+                    await inquiry.respond(description)
+
+        async def on_message(message: Msg) -> None:
+            if message.data in waiting:
+                waiting[message.data].append(message)
+                return
+            waiting[message.data] = [message]
+            task = asyncio.get_running_loop().create_task(reply(message.data))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+        await self.client.subscribe(subject, cb=on_message)
 
     async def tell(self, subject: str, data: bytes) -> None:
         """See `ports.Journal.tell`."""
@@ -417,10 +422,10 @@ class JetStreamJournal:
         except UNREACHABLE as exc:
             log.debug("message_lost", subject=subject, error=repr(exc))
 
-    async def hear(self, subject: str, deliver: Callable[[bytes], None]) -> None:
-        """See `ports.Journal.hear`."""
+    async def listen(self, subject: str, deliver: Callable[[bytes], None]) -> None:
+        """See `ports.Journal.listen`."""
 
-        async def take(message: Msg) -> None:
+        async def on_message(message: Msg) -> None:
             deliver(message.data)
 
-        await self.client.subscribe(subject, cb=take)
+        await self.client.subscribe(subject, cb=on_message)

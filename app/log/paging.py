@@ -54,7 +54,7 @@ class Page:
 async def read_page(journal: Journal, patterns: Patterns, after: int, up_to: int | None, size: int) -> Page:
     """Returns about `size` records above `after`; raises JournalUnavailable.
 
-    Patterns are read one by one, so several need an `up_to` that is stored already. A page ends where one of them has
+    Patterns are read one by one, so several need an `up_to` that is stored already. A page ends where a pattern has
     more records than were read.
     """
     share = size if len(patterns) == 1 else max(_SHARE_MIN, size // len(patterns))

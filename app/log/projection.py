@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
 from app.deliberation.errors import JournalUnavailable
@@ -43,11 +43,10 @@ class Projection:
 
     async def stale_within(self, seconds: float) -> bool:
         """Wait until live records may have been lost; False when none were after `seconds`."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 return await self.stale.wait()
-        except TimeoutError:
-            return False
+        return False
 
     async def _subscribe(self) -> Subscription:
         while True:

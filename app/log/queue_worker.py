@@ -24,10 +24,10 @@ class ItemDeferred(Exception):
 
 
 class QueueWorker:
-    """Passes each item to `work`, at most `slots` at once. No error loses an item; a defect delays its own.
+    """Passes each item to `handler`, at most `slots` at once. No error loses an item; a defect delays its own.
 
-    `work` returns None for a done item, else the seconds to its redelivery; ItemDeferred has them too. Items of other
-    services are not `signed`.
+    `handler` returns None for a done item, else the seconds to its redelivery; ItemDeferred has these too. Items of
+    other services are not `signed`; an `exclusive` consumer delivers to one worker at a time.
     """
 
     def __init__(
@@ -36,14 +36,17 @@ class QueueWorker:
         stream: str,
         consumer: str,
         slots: int,
-        work: Callable[[QueueItem], Awaitable[float | None]],
+        handler: Callable[[QueueItem], Awaitable[float | None]],
         *,
         signed: bool = True,
+        exclusive: bool = False,
         progress_s: float = WORKER_ACK_WAIT_S / 3,
     ) -> None:
         self.name = consumer
-        self._queue = WorkQueue(journal, slots, self._take, stream=stream, consumer=consumer, signed=signed)
-        self._work = work
+        self._queue = WorkQueue(
+            journal, slots, self._on_item, stream=stream, consumer=consumer, signed=signed, exclusive=exclusive
+        )
+        self._handler = handler
         self._progress_s = progress_s
         self._held: dict[int, QueueItem] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -64,6 +67,7 @@ class QueueWorker:
             await self._queue.close()
             for item in list(self._held.values()):
                 await self._queue.requeue(item)
+            await self._queue.leave()
 
     def stop(self) -> None:
         self._queue.stop()
@@ -76,7 +80,7 @@ class QueueWorker:
                 while self._held:  # noqa: ASYNC110 -- once per process, for seconds
                     await asyncio.sleep(0.02)
 
-    def _take(self, item: QueueItem) -> None:
+    def _on_item(self, item: QueueItem) -> None:
         sequence = item.record.sequence
         if sequence in self._held:
             # Redelivered while in progress, for example after an outage of the log: acknowledge the newer delivery.
@@ -98,7 +102,7 @@ class QueueWorker:
     async def _redelivery_delay(self, item: QueueItem) -> float | None:
         subject = item.record.subject
         try:
-            return await self._work(item)
+            return await self._handler(item)
         except ItemDeferred as exc:
             return exc.delay_s
         except JournalUnavailable as exc:

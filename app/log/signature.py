@@ -57,7 +57,7 @@ class LogSigner:
         if path is None:
             return cls()
         try:
-            keys = [key for line in path.read_text(encoding="utf-8").splitlines() if (key := line.strip())]
+            keys = [key for line in path.read_text(encoding="utf-8-sig").splitlines() if (key := line.strip())]
         except (OSError, ValueError) as exc:
             # Without `from`: the error of a wrong encoding quotes the file.
             raise InvalidRequest(f"{LOG_KEY_VARIABLE}={path}: {type(exc).__name__}") from None
@@ -67,7 +67,7 @@ class LogSigner:
 
     @classmethod
     def of_environment(cls) -> Self:
-        return cls.of_file(Path(given) if (given := os.environ.get(LOG_KEY_VARIABLE)) else None)
+        return cls.of_file(Path(path) if (path := os.environ.get(LOG_KEY_VARIABLE)) else None)
 
     @property
     def active(self) -> bool:
@@ -80,8 +80,8 @@ class LogSigner:
         """Whether a record bears a valid signature; counts the ones that do not."""
         if not self._keys:
             return True
-        given = headers.get(SIGNATURE_HEADER, "").encode()
-        if any(hmac.compare_digest(self._sign(key, subject, data).encode(), given) for key in self._keys):
+        signature = headers.get(SIGNATURE_HEADER, "").encode()
+        if any(hmac.compare_digest(self._sign(key, subject, data).encode(), signature) for key in self._keys):
             return True
         self.refusals.note(subject)
         return False

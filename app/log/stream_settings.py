@@ -13,13 +13,22 @@ CONSUMER = "coordinator"
 ARCHIVE_CONSUMER = "archive"
 PLANNING_STREAM = "PLANNING_EVENTS"
 PLANNING_CONSUMER = "planning"
+# The priority group of exclusive consumers (NATS ADR-42): the server pins one of its clients.
+EXCLUSIVE_GROUP = "exclusive"
 STORIES_STREAM = "STORIES"
 CONTEXT_STREAM = "CONTEXT_EVENTS"
 # Of a context service, on the stream of announcements: declared here, so that its user need not create consumers.
 CONTEXT_CONSUMER = "context"
 ANNOUNCEMENTS_STREAM = "ORCHESTRATOR_EVENTS"
+ANNOUNCED_END = "orchestration.deliberation"
+# The subject of the empty message that claims the id of an erased announcement.
+ERASED_END = "orchestration.erased"
+# An empty message there is the mark of a deliberation: its announcement was published minutes after its end.
+LATE_END = "orchestration.late"
+DUPLICATE_WINDOW_S = 600
 RESPONSES_STREAM = "AGENT_RESPONSES"
 RESPONSES = "agent.response"
+INPUTS_STREAM = "INPUTS"
 TASKS_STREAM = "AGENT_TASKS"
 SPENDS_STREAM = "SPENDS"
 TASKS = "agent.task.assigned"
@@ -28,6 +37,7 @@ COPIES = {"AGENT_RESULTS": "agent.results", "VLLM_STREAMING": "vllm.streaming"}
 Publication = Literal["announcements", "responses", "results", "texts"]
 """Messages for other services, each kept in a stream of its own: ends, outcomes, outcomes as facts, texts."""
 PUBLICATIONS: tuple[Publication, ...] = get_args(Publication)
+DEFAULT_PUBLICATIONS: tuple[Publication, ...] = ("announcements",)
 PUBLICATION_STREAMS: dict[str, Publication] = {
     ANNOUNCEMENTS_STREAM: "announcements",
     RESPONSES_STREAM: "responses",
@@ -36,8 +46,9 @@ PUBLICATION_STREAMS: dict[str, Publication] = {
 }
 _STREAMS = {
     "agent": RESPONSES_STREAM,
-    "announced": ANNOUNCEMENTS_STREAM,
+    "inputs": INPUTS_STREAM,
     "keys": KEYS_STREAM,
+    "orchestration": ANNOUNCEMENTS_STREAM,
     "spends": SPENDS_STREAM,
     "stories": STORIES_STREAM,
     "webhooks": WEBHOOKS_STREAM,
@@ -65,12 +76,12 @@ class StreamSettings:
     replicas: int = 1
     ack_wait_s: float = ACK_WAIT_S_MIN
     worker_roles: tuple[str, ...] = ()
-    publications: Collection[Publication] = ()
+    publications: Collection[Publication] = DEFAULT_PUBLICATIONS
     clusters: tuple[str, ...] = ()
 
 
 def coordinator_queue(cluster: str | None) -> str:
-    """The consumer of the acceptances with this label, or of those without one."""
+    """The consumer of the acceptances with this label, or of those without a label."""
     return CONSUMER if cluster is None else f"{CONSUMER}-{cluster}"
 
 

@@ -9,13 +9,19 @@ from app.deliberation.specification import TIMEOUT_S_MAX
 from app.log.connection import UNREACHABLE
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import (
+    ANNOUNCED_END,
     ANNOUNCEMENTS_STREAM,
     ARCHIVE_CONSUMER,
     CONTEXT_CONSUMER,
     CONTEXT_STREAM,
     COPIES,
     DAY_S,
+    DUPLICATE_WINDOW_S,
+    ERASED_END,
+    EXCLUSIVE_GROUP,
+    INPUTS_STREAM,
     KEYS_STREAM,
+    LATE_END,
     PLANNING_CONSUMER,
     PLANNING_STREAM,
     PUBLICATION_STREAMS,
@@ -35,6 +41,8 @@ from app.log.stream_settings import (
 WEBHOOKS_CONSUMER = "webhooks"
 ATTEMPTS_CONSUMER = "attempts"
 WORKER_ACK_WAIT_S = 12
+# Longer than the `ack_wait`: items of a dead client are redelivered before another client is pinned.
+EXCLUSIVE_S = WORKER_ACK_WAIT_S + 3
 _NANOSECOND = 1_000_000_000
 # The probe write: no consumer reads its subject, and it expires after a second, the shortest time the server allows.
 PROBE_SUBJECT = "deliberations.probe"
@@ -95,13 +103,21 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
             deny_purge=True,
             republish={"src": "spends.>", "dest": "live.spends.>"},
         ),
+        # Each input lives as long as what uses it, so that none expires by age.
+        _stream(INPUTS_STREAM, 0, r, subjects=["inputs.>"], allow_direct=True, max_msgs_per_subject=1),
         # A day longer than facts, so that no record expires before its fact.
         _stream(WEBHOOKS_STREAM, settings.retention_s + DAY_S, r, subjects=["webhooks.>"], allow_direct=True),
         _stream(PLANNING_STREAM, 30 * DAY_S, r, subjects=["planning.>"]),
         # The last transition of each story, kept for as long as its events.
         _stream(STORIES_STREAM, 30 * DAY_S, r, subjects=["stories.>"], allow_direct=True, max_msgs_per_subject=1),
-        # An announcement is stored together with a mark on a subject of its own, which refuses a second one.
-        _stream(ANNOUNCEMENTS_STREAM, 7 * DAY_S, r, subjects=["orchestration.>", "announced.*.*"], allow_atomic=True),
+        _stream(
+            ANNOUNCEMENTS_STREAM,
+            7 * DAY_S,
+            r,
+            subjects=[f"{ANNOUNCED_END}.*", f"{LATE_END}.*.*", ERASED_END],
+            allow_direct=True,
+            duplicate_window=DUPLICATE_WINDOW_S * _NANOSECOND,
+        ),
         _stream(RESPONSES_STREAM, 3_600, r, subjects=[f"{RESPONSES}.*.*.*"], allow_direct=True),
         # Prompts on their way to workers: each is removed once its calls are recorded, and at its deadline.
         _stream(TASKS_STREAM, TIMEOUT_S_MAX, r, subjects=[tasks], retention="workqueue", allow_msg_ttl=True),
@@ -138,24 +154,31 @@ def _consumer(name: str, ack_wait_s: float, unacknowledged_max: int, **filters: 
     }
 
 
+def _exclusive(name: str, ack_wait_s: float, unacknowledged_max: int, **filters: object) -> dict[str, Any]:
+    """A consumer that delivers to one pinned client, until this client unpins itself or stops pulling."""
+    consumer = _consumer(name, ack_wait_s, unacknowledged_max, **filters)
+    place = {"priority_groups": [EXCLUSIVE_GROUP], "priority_policy": "pinned_client"}
+    return {**consumer, **place, "priority_timeout": EXCLUSIVE_S * _NANOSECOND}
+
+
 def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, Any]]]:
     """Every durable pull consumer with its stream. A webhook's item stays unacknowledged until its next attempt."""
-    accepted = {each: f"deliberations.*.*.{acceptance(each)}" for each in (None, *settings.clusters)}
+    accepted = {cluster: f"deliberations.*.*.{acceptance(cluster)}" for cluster in (None, *settings.clusters)}
     due = ["webhooks.*.*.*.failed.*", "webhooks.*.*.*.redelivery.*"]
     # Acceptances, cancellations, ends and deletions. Several filters cost the server five times as much.
     archived = "deliberations.*.*.*"
     planned = ["planning.plan.approved", "planning.story.transitioned"]
-    ended = "orchestration.deliberation.*"
+    ended = f"{ANNOUNCED_END}.*"
     attempts = _consumer(ATTEMPTS_CONSUMER, WORKER_ACK_WAIT_S, 1_000_000, filter_subjects=due)
     declared = [
         *(
-            (STREAM, _consumer(coordinator_queue(each), settings.ack_wait_s, 10_000, filter_subject=subject))
-            for each, subject in accepted.items()
+            (STREAM, _consumer(coordinator_queue(cluster), settings.ack_wait_s, 10_000, filter_subject=subject))
+            for cluster, subject in accepted.items()
         ),
         (STREAM, _consumer(WEBHOOKS_CONSUMER, WORKER_ACK_WAIT_S, 1_000_000, **_filter(list(accepted.values())))),
         (STREAM, _consumer(ARCHIVE_CONSUMER, WORKER_ACK_WAIT_S, 100_000, filter_subject=archived)),
         (WEBHOOKS_STREAM, attempts),
-        (PLANNING_STREAM, _consumer(PLANNING_CONSUMER, WORKER_ACK_WAIT_S, 100_000, filter_subjects=planned)),
+        (PLANNING_STREAM, _exclusive(PLANNING_CONSUMER, WORKER_ACK_WAIT_S, 100_000, filter_subjects=planned)),
         (ANNOUNCEMENTS_STREAM, _consumer(CONTEXT_CONSUMER, WORKER_ACK_WAIT_S, 100_000, filter_subject=ended)),
         *(
             (
@@ -170,10 +193,10 @@ def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, An
     return [(stream, consumer) for stream, consumer in declared if _is_published(stream, settings)]
 
 
-def differences(name: str, declared: dict[str, Any], found: dict[str, Any]) -> list[str]:
+def differences(name: str, declared: dict[str, Any], stored: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     for key, expected in declared.items():
-        actual = found.get(key)
+        actual = stored.get(key)
         if key == "sources":
             sources = cast("list[dict[str, Any]]", actual or [])
             actual = [{"name": s["name"], "subject_transforms": s.get("subject_transforms")} for s in sources]
@@ -203,18 +226,18 @@ async def plan(journal: JetStreamJournal, settings: StreamSettings) -> tuple[lis
         (declared["name"], declared, await _find(journal, f"STREAM.INFO.{declared['name']}"))
         for declared in declared_streams(settings)
     ]
-    absent = {name for name, _, found in compared if found is None}
+    absent = {name for name, _, stored in compared if stored is None}
     for stream, declared in declared_consumers(settings):
         subject = f"CONSUMER.INFO.{stream}.{declared['name']}"
         compared.append(
             (f"{stream}/{declared['name']}", declared, None if stream in absent else await _find(journal, subject))
         )
     missing, different = list[str](), list[str]()
-    for name, declared, found in compared:
-        if found is None:
+    for name, declared, stored in compared:
+        if stored is None:
             missing.append(name)
         else:
-            different += differences(name, declared, found)
+            different += differences(name, declared, stored)
     return missing, different
 
 

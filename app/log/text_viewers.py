@@ -60,14 +60,14 @@ class TextLeases:
 
 
 class TextViewers:
-    """The leases that a replica has heard of, each with its end; with `always` every deliberation has viewers."""
+    """The leases that a replica has received, each with its end; with `always` every deliberation has viewers."""
 
     def __init__(self, *, always: bool = False) -> None:
         self._always = always
         # In the order of renewals: the oldest lease is the first one.
         self._until_s: dict[str, float] = {}
 
-    def take(self, data: bytes) -> None:
+    def renew(self, data: bytes) -> None:
         """Renew the leases of a message; of a longer one than gateways send, the first `NAMED_MAX`."""
         until_s = monotonic() + LEASE_S
         for key in data.decode(errors="replace").split("\n", NAMED_MAX)[:NAMED_MAX]:

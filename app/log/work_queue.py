@@ -16,7 +16,7 @@ from nats.aio.subscription import Subscription
 from app.deliberation.ports import Record
 from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import CONSUMER, STREAM
+from app.log.stream_settings import CONSUMER, EXCLUSIVE_GROUP, STREAM
 
 PULL_EXPIRES_S = 30
 HEARTBEAT_S = 5
@@ -39,7 +39,8 @@ class QueueItem:
 class WorkQueue:
     """Pulls items for `deliver`, at most `slots` of them unacknowledged; without `standing` only in `fetch`.
 
-    With `signed`, an item without a valid signature is dropped.
+    With `signed`, an item without a valid signature is dropped. The items of an `exclusive` consumer go to one of its
+    queues: the others wait until that one is closed, or has asked for nothing for `EXCLUSIVE_S`.
     """
 
     def __init__(
@@ -52,12 +53,15 @@ class WorkQueue:
         consumer: str = CONSUMER,
         signed: bool = True,
         standing: bool = True,
+        exclusive: bool = False,
     ) -> None:
         self._journal = journal
         self._signed = signed
         self._standing = standing
         self._fetching: asyncio.Future[bool] | None = None
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self._unpin = f"$JS.API.CONSUMER.UNPIN.{stream}.{consumer}"
+        self._pin = {"group": EXCLUSIVE_GROUP} if exclusive else dict[str, str]()
         self._client = journal.client
         self._slots = slots
         self._deliver = deliver
@@ -71,7 +75,7 @@ class WorkQueue:
     async def start(self) -> None:
         self._open = True
         self._inbox = self._client.new_inbox()
-        self._subscription = await self._client.subscribe(self._inbox, cb=self._take)
+        self._subscription = await self._client.subscribe(self._inbox, cb=self._on_message)
         self._journal.on_reconnect(self._forget_pulls)
         await self._pull()
 
@@ -110,15 +114,25 @@ class WorkQueue:
         self._open = False
 
     async def close(self) -> None:
-        """Pull nothing more, and take the items on their way, which would else wait for `ack_wait`."""
+        """Pull nothing more, and take the items on their way, which would else wait for `ack_wait`. Idempotent."""
         self._open = False
-        if self._subscription is None:
+        subscription, self._subscription = self._subscription, None
+        if subscription is None:
             return
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._subscription.drain()
+                await subscription.drain()
         except (*UNREACHABLE, nats.errors.BadSubscriptionError) as exc:
             log.info("pull_not_drained", error=repr(exc))
+
+    async def leave(self) -> None:
+        """Unpin this client of an exclusive consumer, once all items are given back."""
+        if self._pin.pop("id", None) is None:
+            return
+        try:
+            await self._client.publish(self._unpin, json.dumps(self._pin).encode())
+        except UNREACHABLE as exc:
+            log.info("place_kept", error=repr(exc))
 
     def _forget_pulls(self) -> None:
         self._requested = 0
@@ -132,7 +146,7 @@ class WorkQueue:
         if not self._open or free <= 0 or (self._requested and free < self._slots // 4):
             return
         expires, heartbeat = PULL_EXPIRES_S * 1_000_000_000, HEARTBEAT_S * 1_000_000_000
-        request = {"batch": free, "expires": expires, "idle_heartbeat": heartbeat}
+        request = {"batch": free, "expires": expires, "idle_heartbeat": heartbeat, **self._pin}
         self._requested += free
         self._last_message_at_s = asyncio.get_running_loop().time()
         try:
@@ -141,7 +155,7 @@ class WorkQueue:
             self._requested = 0
             log.info("pull_refused", error=repr(exc))
 
-    async def _take(self, message: Msg) -> None:
+    async def _on_message(self, message: Msg) -> None:
         self._last_message_at_s = asyncio.get_running_loop().time()
         headers = message.headers or {}
         status = headers.get("Status")
@@ -151,6 +165,8 @@ class WorkQueue:
             record = Record(message.subject, metadata.sequence.stream, message.data)
             item = QueueItem(record, metadata.num_delivered or 1, message.reply, self._last_message_at_s)
             self._requested = max(0, self._requested - 1)
+            if self._pin and (pin_id := headers.get("Nats-Pin-Id")):
+                self._pin["id"] = pin_id
             if not self._signed or self._journal.signer.is_authentic(record.subject, record.data, headers):
                 self._held += 1
                 self._deliver(item)
@@ -163,8 +179,11 @@ class WorkQueue:
             left = headers.get("Nats-Pending-Messages")
             self._requested = 0 if left is None else max(0, self._requested - int(left))
             self._end_fetch(emptied=True)
+            if status == "423":
+                # Another client is pinned, or none is.
+                self._pin.pop("id", None)
             # A fetch ends with 404.
-            if status not in ("404", "408"):
+            elif status not in ("404", "408"):
                 # Refused, not expired: an immediate request would be refused too. `watch` repeats it later.
                 log.info("pull_ended", status=status, description=headers.get("Description"))
                 return
@@ -180,15 +199,20 @@ class WorkQueue:
 
     async def requeue(self, delivery: QueueItem, delay_s: float = 0.0) -> None:
         self._held -= 1
-        await self._reply(delivery, b"-NAK " + json.dumps({"delay": round(delay_s * 1_000_000_000)}).encode())
+        # With a delay of 0 the server redelivers by a timer, after later items.
+        delay = b" " + json.dumps({"delay": round(delay_s * 1_000_000_000)}).encode() if delay_s else b""
+        await self._reply(delivery, b"-NAK" + delay, confirmed=bool(self._pin))
         await self._pull()
 
     def drop(self) -> None:
         self._held -= 1
 
-    async def _reply(self, delivery: QueueItem, data: bytes) -> None:
+    async def _reply(self, delivery: QueueItem, data: bytes, *, confirmed: bool = False) -> None:
         try:
-            await self._client.publish(delivery.reply, data)
+            if confirmed:
+                await self._client.request(delivery.reply, data, timeout=REQUEST_TIMEOUT_S)
+            else:
+                await self._client.publish(delivery.reply, data)
         except UNREACHABLE as exc:
             # The server redelivers the item after ack_wait, and its facts show what is left to do.
             log.info("acknowledgement_lost", error=repr(exc))

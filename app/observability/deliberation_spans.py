@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from app.deliberation.choice.ballots import author
+from app.deliberation.contributions import AgentCall, calls, contributions
 from app.deliberation.facts import End
 from app.deliberation.fold import Stage, State
 from app.deliberation.outputs import Choice, Pair, Scores
-from app.deliberation.works import AgentCall, calls, works
 from app.observability import conventions as names
 from app.observability.trace_context import DeliberationTrace
 from app.observability.traces import Attributes, RecordedSpan, SpanEvent
@@ -93,8 +93,8 @@ def _agent(call: AgentCall, end: End, trace: DeliberationTrace, evaluations: Seq
 
 def _evaluations(state: State, *, content: bool) -> dict[str, list[SpanEvent]]:
     """Returns the evaluations of each call: a ballot or a comparison that counts has rated its text."""
-    versions = {work.spec.agent_id: work.versions for work in works(state)}
-    found: dict[str, list[SpanEvent]] = defaultdict(list)
+    versions = {contribution.spec.agent_id: contribution.versions for contribution in contributions(state)}
+    evaluations: dict[str, list[SpanEvent]] = defaultdict(list)
     for call in calls(state):
         if call.finished is None:
             continue
@@ -103,9 +103,11 @@ def _evaluations(state: State, *, content: bool) -> dict[str, list[SpanEvent]]:
             number = int(candidate.partition("#")[2] or 0)
             texts = versions.get(author(candidate), ())
             if number < len(texts):
-                given: Attributes = {**attributes, names.AGENT_ID: call.planned.agent_id}
-                found[texts[number].finished.call_id].append(SpanEvent(names.EVALUATION, call.finished.ts, given))
-    return found
+                with_agent: Attributes = {**attributes, names.AGENT_ID: call.planned.agent_id}
+                evaluations[texts[number].finished.call_id].append(
+                    SpanEvent(names.EVALUATION, call.finished.ts, with_agent)
+                )
+    return evaluations
 
 
 def _marks(call: AgentCall, state: State, *, content: bool) -> Iterator[tuple[str, Attributes]]:

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from app.admission.spends import DailySpends
-from app.api.cluster_schemas import CircuitState, LogFigures
+from app.api.installation import CircuitState, LogFigures
 from app.catalog.index import Catalog
 from app.deliberation.readings import LENIENCIES
 from app.deliberation.specification import ContextStatus
@@ -19,7 +19,6 @@ from app.observability.process_counts import DurationHistogram
 from app.observability.replica_status import (
     AgentStatus,
     CoordinatorStatus,
-    PlannerStatus,
     ProjectorStatus,
     SenderStatus,
 )
@@ -31,7 +30,7 @@ _SUBMISSIONS: Mapping[SubmissionOutcome, str] = {
     "replayed": "Answered again by Idempotency-Key",
     "refused": "Refused with 429: too much is waiting, or a tenant may spend no more",
 }
-_CONTEXTS = "Answers of the context service: `given`, `empty`, `unanswered`, `unusable`"
+_PLAN_OUTCOMES = ("started", "repeated", "delayed", "rejected", "transitions")
 
 
 class _Collected(Collector):
@@ -73,8 +72,8 @@ class _Counting(Protocol):
 
 
 def _outcomes(processes: Iterable[_Counting], *outcomes: str) -> Iterator[tuple[Sequence[str], float]]:
-    for each in processes:
-        yield from (([each.replica, outcome], each.counts.get(outcome, 0)) for outcome in outcomes)
+    for process in processes:
+        yield from (([process.replica, outcome], process.counts.get(outcome, 0)) for outcome in outcomes)
 
 
 def _of_deliberations(catalog: Catalog, outcomes: Mapping[SubmissionOutcome, int]) -> Iterator[Metric]:
@@ -106,8 +105,18 @@ def _of_refusals(refused: Callable[[], Mapping[str, int]]) -> Iterator[Metric]:
 
 
 def _of_contexts(counts: Mapping[ContextStatus, int]) -> Iterator[Metric]:
+    text = "Answers of the context service: `given`, `empty`, `unanswered`, `unusable`"
     known = {status: counts.get(status, 0) for status in get_args(ContextStatus)}
-    yield _labelled(CounterMetricFamily, "deliberations_contexts", _CONTEXTS, "status", known)
+    yield _labelled(CounterMetricFamily, "deliberations_contexts", text, "status", known)
+
+
+def _of_plans(counts: Mapping[str, int]) -> Iterator[Metric]:
+    text = (
+        "Events of the planning service that this process took: plans `started`, `repeated`, `delayed` by a full "
+        "queue; `transitions` of stories; `rejected` of both"
+    )
+    known = {outcome: counts.get(outcome, 0) for outcome in _PLAN_OUTCOMES}
+    yield _labelled(CounterMetricFamily, "planning_events", text, "outcome", known)
 
 
 def _of_spends(spends: DailySpends) -> Iterator[Metric]:
@@ -124,23 +133,25 @@ def _of_spends(spends: DailySpends) -> Iterator[Metric]:
 def _of_log(figures: LogFigures | None) -> Iterator[Metric]:
     yield GaugeMetricFamily("log_reachable", "1 while the log answers this process", value=float(figures is not None))
     streams, consumers = (figures.streams, figures.consumers) if figures else ((), ())
-    sizes = (([each.name], each.bytes) for each in streams)
+    sizes = (([stream.name], stream.bytes) for stream in streams)
     yield _family(GaugeMetricFamily, "log_stream_bytes", "Bytes that a stream holds", "stream", sizes)
     text = "Items that a durable consumer has not been given yet"
-    lags = (([each.stream, each.name], each.lag) for each in consumers)
+    lags = (([consumer.stream, consumer.name], consumer.lag) for consumer in consumers)
     yield _family(GaugeMetricFamily, "log_consumer_lag", text, "stream consumer", lags)
     text = "Items that a durable consumer was given and has not acknowledged"
-    pending = (([each.stream, each.name], each.unacknowledged) for each in consumers)
+    pending = (([consumer.stream, consumer.name], consumer.unacknowledged) for consumer in consumers)
     yield _family(GaugeMetricFamily, "log_consumer_unacknowledged", text, "stream consumer", pending)
 
 
 def _of_coordinators(coordinators: Sequence[CoordinatorStatus], clusters: Sequence[str]) -> Iterator[Metric]:
     yield GaugeMetricFamily("coordinators", "Coordinators that answered", value=len(coordinators))
     text = "Of those, the ones that take deliberations with a label"
-    takers = (([label], sum(label in each.clusters for each in coordinators)) for label in clusters)
+    takers = (([label], sum(label in coordinator.clusters for coordinator in coordinators)) for label in clusters)
     yield _family(GaugeMetricFamily, "cluster_coordinators", text, "cluster", takers)
     ended = [
-        (each.replica, strategy, counts) for each in coordinators for strategy, counts in each.counts.strategies.items()
+        (coordinator.replica, strategy, counts)
+        for coordinator in coordinators
+        for strategy, counts in coordinator.counts.strategies.items()
     ]
     text = "Seconds from the acceptance to the end of deliberations that a coordinator ended"
     seconds = (
@@ -153,22 +164,36 @@ def _of_coordinators(coordinators: Sequence[CoordinatorStatus], clusters: Sequen
     degraded = (([replica, strategy], counts.degraded) for replica, strategy, counts in ended)
     yield _family(CounterMetricFamily, "deliberations_degraded", text, "replica strategy", degraded)
     text = "Seconds from the acceptance to the first stage of ended deliberations"
-    waited = (([each.replica, name], found) for each in coordinators for name, found in each.counts.waited.items())
+    waited = (
+        ([coordinator.replica, name], histogram)
+        for coordinator in coordinators
+        for name, histogram in coordinator.counts.waited.items()
+    )
     yield _histogram("deliberation_wait_seconds", text, "replica priority", waited)
     text = "Seconds from the opening to the closing of stages of ended deliberations"
-    stages = (([each.replica, name], found) for each in coordinators for name, found in each.counts.stages.items())
+    stages = (
+        ([coordinator.replica, name], histogram)
+        for coordinator in coordinators
+        for name, histogram in coordinator.counts.stages.items()
+    )
     yield _histogram("deliberation_stage_seconds", text, "replica purpose", stages)
     text = (
         "Deliberations that a coordinator took over: after the `loss` of another one, or of its connection to the log; "
         "after its `stop` in order"
     )
-    taken = (([each.replica, cause], count) for each in coordinators for cause, count in each.counts.takeovers.items())
+    taken = (
+        ([coordinator.replica, cause], count)
+        for coordinator in coordinators
+        for cause, count in coordinator.counts.takeovers.items()
+    )
     yield _family(CounterMetricFamily, "deliberation_takeovers", text, "replica after", taken)
 
 
 def _of_engines(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
     labels = "role replica engine"
-    engines = [([each.role, each.replica, engine.url], engine) for each in replicas for engine in each.engines]
+    engines = [
+        ([replica.role, replica.replica, engine.url], engine) for replica in replicas for engine in replica.engines
+    ]
     text = "Seconds of requests that an engine answered"
     yield _histogram("engine_call_seconds", text, labels, ((values, engine.seconds) for values, engine in engines))
     text = "Seconds to the first token of streamed answers"
@@ -190,18 +215,23 @@ def _of_engines(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
 def _of_tools(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
     labels = "role replica server"
     used = [
-        ([each.role, each.replica, server], counts) for each in replicas for server, counts in each.tool_uses.items()
+        ([replica.role, replica.replica, server], counts)
+        for replica in replicas
+        for server, counts in replica.tool_uses.items()
     ]
     text = "Uses of a server's tools by outcome; of `failed` ones the tool itself reports an error"
     outcomes = (([*values, outcome], count) for values, counts in used for outcome, count in counts.outcomes.items())
     yield _family(CounterMetricFamily, "tool_uses", text, f"{labels} outcome", outcomes)
     text = "Seconds of these uses"
     yield _histogram("tool_use_seconds", text, labels, ((values, counts.seconds) for values, counts in used))
+    text = "Copies and directories of programs that a replica could not remove, once for each attempt"
+    failed = (([replica.role, replica.replica], replica.failed_removals) for replica in replicas)
+    yield _family(CounterMetricFamily, "workspace_removals_failed", text, "role replica", failed)
     text = "1 while a replica cannot reach the server"
     away = (
-        ([each.role, each.replica, server.name], float(server.away_since is not None))
-        for each in replicas
-        for server in each.tools
+        ([replica.role, replica.replica, server.name], float(server.away_since is not None))
+        for replica in replicas
+        for server in replica.tools
     )
     yield _family(GaugeMetricFamily, "tool_server_away", text, labels, away)
 
@@ -246,9 +276,9 @@ def _of_senders(senders: Sequence[SenderStatus]) -> Iterator[Metric]:
     yield _family(CounterMetricFamily, "webhook_attempts", text, "sender outcome", attempts)
     text, ended = "Deliveries by how they ended", _outcomes(senders, "delivered", "stopped", "exhausted", "expired")
     yield _family(CounterMetricFamily, "webhook_deliveries", text, "sender ending", ended)
-    in_flight = {each.replica: each.in_flight for each in senders}
+    in_flight = {sender.replica: sender.in_flight for sender in senders}
     yield _labelled(GaugeMetricFamily, "webhook_attempts_in_flight", "Requests in flight", "sender", in_flight)
-    waiting = {each.replica: each.waiting for each in senders}
+    waiting = {sender.replica: sender.waiting for sender in senders}
     yield _labelled(GaugeMetricFamily, "webhook_attempts_waiting", "Requests that wait for a slot", "sender", waiting)
     text = (
         "In the log: `webhooks`, deliberations to follow; `attempts`, attempts to make. `new` ones wait; `taken` "
@@ -270,26 +300,11 @@ def _of_projectors(projectors: Sequence[ProjectorStatus]) -> Iterator[Metric]:
     yield GaugeMetricFamily("archive_pending", "Facts in the log that are not in the archive yet", value=pending)
 
 
-def _of_planners(planners: Sequence[PlannerStatus]) -> Iterator[Metric]:
-    yield GaugeMetricFamily("planning_processes", "Processes that take plans and answered", value=len(planners))
-    text = (
-        "Events of the planning service: plans `started`, `repeated`, `delayed` by a full queue; `transitions` of "
-        "stories; `rejected` of both"
-    )
-    events = _outcomes(planners, "started", "repeated", "delayed", "rejected", "transitions")
-    yield _family(CounterMetricFamily, "planning_events", text, "process outcome", events)
-    statuses = get_args(ContextStatus)
-    asked = (([each.replica, status], each.contexts.get(status, 0)) for each in planners for status in statuses)
-    yield _family(CounterMetricFamily, "planning_contexts", _CONTEXTS, "process status", asked)
-    pending = planners[0].pending if planners else 0
-    yield GaugeMetricFamily("planning_pending", "Events of the planning service that wait", value=pending)
-
-
 class Metrics:
     """The registry of one gateway, and the families of the other processes' status replies.
 
-    Requests are those of the gateway. Series with `replica`, `sender`, `projector` or `process` are that process's own,
-    and each gateway shows the same ones.
+    Requests are those of the gateway. Series with `replica`, `sender` or `projector` are that process's own, and each
+    gateway shows the same ones.
     """
 
     def __init__(
@@ -321,6 +336,10 @@ class Metrics:
         if spends is not None:
             registry.register(_Collected(partial(_of_spends, spends)))
 
+    def show_plans(self, counts: Mapping[str, int]) -> None:
+        """Show what this gateway has taken of the planning service's events, by outcome."""
+        self.registry.register(_Collected(partial(_of_plans, counts)))
+
     def exposition(
         self,
         replicas: Sequence[AgentStatus] = (),
@@ -328,7 +347,6 @@ class Metrics:
         log: LogFigures | None = None,
         senders: Sequence[SenderStatus] | None = None,
         projectors: Sequence[ProjectorStatus] | None = None,
-        planners: Sequence[PlannerStatus] | None = None,
         clusters: Sequence[str] = (),
     ) -> bytes:
         """The text exposition; None for a log without an answer, and where a kind of process is off."""
@@ -344,6 +362,4 @@ class Metrics:
             registries.append(_Collected(partial(_of_senders, senders)))
         if projectors is not None:
             registries.append(_Collected(partial(_of_projectors, projectors)))
-        if planners is not None:
-            registries.append(_Collected(partial(_of_planners, planners)))
         return b"".join(map(generate_latest, registries))

@@ -39,9 +39,9 @@ def _resource(part: str) -> Resource:
             "service.instance.id": f"{os.uname().nodename}-{os.getpid()}",
         }
     )
-    given = Resource.create()
-    unnamed = str(given.attributes[SERVICE_NAME]).startswith("unknown_service")
-    return given.merge(own) if unnamed else own.merge(given)
+    declared = Resource.create()
+    unnamed = str(declared.attributes[SERVICE_NAME]).startswith("unknown_service")
+    return declared.merge(own) if unnamed else own.merge(declared)
 
 
 def _nanoseconds(at: datetime) -> int:
@@ -94,9 +94,9 @@ class OtlpTracer:
         return Event(event.name, self._bounded(event.attributes), _nanoseconds(event.at))
 
     def _bounded(self, attributes: Attributes) -> BoundedAttributes:
-        given = {name: value for name, value in attributes.items() if value is not None}
+        present = {name: value for name, value in attributes.items() if value is not None}
         limits = self._limits
-        return BoundedAttributes(limits.max_span_attributes, given, max_value_len=limits.max_span_attribute_length)
+        return BoundedAttributes(limits.max_span_attributes, present, max_value_len=limits.max_span_attribute_length)
 
     async def flush(self) -> None:
         if self._next_flush is None:

@@ -72,13 +72,24 @@ def settle_heap() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-async def work_until_stopped(host: str, port: int, event: str, work: Coroutine[Any, Any, None]) -> None:
-    """Work, and answer health checks, until SIGTERM or SIGINT. Logs `event` once the port answers."""
+async def run_until_stopped(
+    host: str,
+    port: int,
+    event: str,
+    main: Coroutine[Any, Any, None],
+    drain: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Work, and answer health checks, until SIGTERM or SIGINT; then `main` works on until `drain` has returned.
+
+    Logs `event` once the port answers.
+    """
     stopping = stop_signal()
     async with health_server(host, port) as listening, asyncio.TaskGroup() as group:
         log.info(event, host=host, port=listening)
-        working = group.create_task(work)
+        working = group.create_task(main)
         await stopping.wait()
+        if drain is not None:
+            await drain()
         working.cancel()
 
 
@@ -95,8 +106,8 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
     if not isinstance(error, BaseExceptionGroup):
         yield error
         return
-    for each in cast("BaseExceptionGroup[BaseException]", error).exceptions:
-        yield from _leaves(each)
+    for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+        yield from _leaves(inner)
 
 
 def run_process(read_settings: Callable[[], _Settings], serve: Callable[[_Settings], Awaitable[None]]) -> None:

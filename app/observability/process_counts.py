@@ -23,7 +23,7 @@ TakeoverCause = Literal["loss", "stop"]
 
 
 class DurationHistogram(BaseModel):
-    """Durations by bucket: `counts` has those of at most each of `bounds_s`, and of more than the last one.
+    """Durations by bucket: `counts` has the durations up to each of `bounds_s`, then those beyond the last bound.
 
     A reply carries its bounds, since processes of two versions may run side by side.
     """
@@ -62,7 +62,7 @@ class ToolCounts(BaseModel):
     outcomes: dict[Token, Figure] = Field(default_factory=lambda: dict.fromkeys(TOOL_OUTCOMES, 0), max_length=16)
     seconds: DurationHistogram = Field(default_factory=DurationHistogram)
 
-    def take(self, used: ToolUsed) -> None:
+    def count(self, used: ToolUsed) -> None:
         self.outcomes[used.problem.code if used.problem else "failed" if used.failed else "succeeded"] += 1
         self.seconds.observe(used.duration_ms / 1_000)
 
@@ -80,7 +80,7 @@ class CoordinatorCounts(BaseModel):
     stages: dict[Purpose, DurationHistogram] = Field(default_factory=dict[Purpose, DurationHistogram])
     takeovers: dict[TakeoverCause, Figure] = Field(default_factory=lambda: {"loss": 0, "stop": 0})
 
-    def take_end(self, state: State, end: End) -> None:
+    def count_end(self, state: State, end: End) -> None:
         """Count a deliberation with all its stages, by the times in its facts."""
         accepted, specification = state.accepted, state.specification
         counts = self.strategies.setdefault(specification.strategy, StrategyCounts())

@@ -6,19 +6,21 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, ValidationError
 
-from app.api.cluster_schemas import CircuitState, EngineTrouble, ReplicaVersions, Turn
-from app.deliberation.facts import Unreachable
-from app.deliberation.roles import KeyRejected, without_credentials
+from app.api.installation import CircuitState, ReplicaVersions, Turn
+from app.deliberation.engine_troubles import EngineTrouble
+from app.deliberation.roles import without_credentials
 from app.deliberation.specification import Structured, Token
 from app.observability.process_counts import CoordinatorCounts, DurationHistogram, Figure, ToolCounts
 
 COORDINATORS_SUBJECT = "control.coordinator"
 SENDERS_SUBJECT = "control.webhooks"
 PROJECTORS_SUBJECT = "control.archive"
-PLANNERS_SUBJECT = "control.planning"
+# Each replica of a role tells here, unasked and so often, what it answers to an inquiry.
+HEARTBEATS_SUBJECT = "heartbeats.role.{role}"
+HEARTBEAT_S = 2.0
 # The maximum in `serve_deployments.application`.
 COORDINATORS_MAX = 64
-# The most processes that are heard on one of the other subjects.
+# The most processes that answer on one of the other subjects.
 PROCESSES_MAX = 16
 
 StatusType = TypeVar("StatusType", bound=BaseModel)
@@ -34,7 +36,7 @@ class EngineStatus(BaseModel):
 
     `recent` has of each of the last answers milliseconds to the first token, prompt tokens and cached ones. `unlisted`
     is the model that calls name and its list lacks. `structured` is how it takes the form of answers, None before the
-    first call; `prioritises` is None where it takes no priorities. `refusal` says why it refused a trial.
+    first call; `prioritises` is None where it takes no priorities.
     """
 
     url: Annotated[str, AfterValidator(_address)]
@@ -44,15 +46,11 @@ class EngineStatus(BaseModel):
     in_flight: int = 0
     models: tuple[str, ...] = ()
     version: str | None = None
-    unreachable: Unreachable | None = None
-    list_problem: str = ""
-    key_rejected: KeyRejected | None = None
     trouble: EngineTrouble | None = None
     unlisted: str = ""
     context_tokens: Figure | None = None
     structured: Structured | None = None
     prioritises: bool | None = None
-    refusal: str = ""
     answers: Figure = 0
     prompt_tokens: Figure = 0
     cached_tokens: Figure = 0
@@ -88,7 +86,8 @@ class ReplicaStatus(ProcessStatus):
 class AgentStatus(ReplicaStatus):
     """A replica of a role.
 
-    `costs` has the cost of its recorded calls by currency, in millionths; `lenient` counts their lenient readings.
+    `costs` has the cost of its recorded calls by currency, in millionths; `lenient` counts their lenient readings, and
+    `failed_removals` what could not be removed from the directory of workspaces.
     """
 
     role: str
@@ -102,6 +101,7 @@ class AgentStatus(ReplicaStatus):
     costs: dict[str, int] = Field(default_factory=dict[str, int])
     engines: tuple[EngineStatus, ...] = ()
     tools: tuple[ToolServerStatus, ...] = ()
+    failed_removals: Figure = 0
     tool_uses: dict[Token, ToolCounts] = Field(default_factory=dict[Token, ToolCounts], max_length=64)
 
 
@@ -129,26 +129,13 @@ class ProjectorStatus(ProcessStatus):
     pending: int = 0
 
 
-class PlannerStatus(ProcessStatus):
-    counts: dict[str, int] = Field(default_factory=dict[str, int])
-    contexts: dict[str, int] = Field(default_factory=dict[str, int])
-    pending: int = 0
-
-
-Trouble = TypeVar("Trouble", Unreachable, KeyRejected, EngineTrouble)
-
-
-def earliest(found: Iterable[Trouble | None]) -> Trouble | None:
-    return min((each for each in found if each is not None), key=lambda each: each.since, default=None)
-
-
 def read(of: type[StatusType], replies: Iterable[dict[str, Any]]) -> tuple[tuple[StatusType, ...], tuple[int, ...]]:
     """The valid replies, and the number of faults of each invalid one."""
-    found: list[StatusType] = []
+    valid: list[StatusType] = []
     faults: list[int] = []
     for reply in replies:
         try:
-            found.append(of.model_validate(reply))
+            valid.append(of.model_validate(reply))
         except ValidationError as exc:
             faults.append(exc.error_count())
-    return tuple(found), tuple(faults)
+    return tuple(valid), tuple(faults)

@@ -8,20 +8,23 @@ from app.observability import conventions as names
 from app.observability.trace_context import DeliberationTrace, SpanRef, active_span, new_span_id, new_trace_id
 from app.observability.traces import RecordedSpan, Tracer
 
+PATH_CHARS_MAX = 1_024
 # Probes and scrapers request them every few seconds.
 UNTRACED = frozenset({"/healthz", "/readyz", "/metrics", "unmatched"})
 
 
 @dataclass(eq=False, slots=True)
 class RequestSpan:
-    """A request until its end. One that is accepted joins the trace of its deliberation, and links to its workflow.
+    """A request until its end. An accepted request joins its deliberation's trace, and links to the workflow.
 
-    It is not the workflow's parent: a gateway that dies right after an acceptance takes its span with it.
+    The request's span is not the workflow's parent: a gateway that dies right after an acceptance records no span.
     """
 
     tracer: Tracer
     parent: SpanRef | None
     trace_id: int
+    scheme: str
+    path: str
     span_id: int = field(default_factory=new_span_id)
     began_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     sampled: bool = False
@@ -29,13 +32,13 @@ class RequestSpan:
     accepted: DeliberationTrace | None = None
 
     @classmethod
-    def begun(cls, tracer: Tracer, traceparent: str | None) -> Self:
+    def begun(cls, tracer: Tracer, traceparent: str | None, scheme: str, path: str) -> Self:
         parent = SpanRef.of_traceparent(traceparent)
-        span = cls(tracer, parent, parent.trace_id if parent else new_trace_id())
+        span = cls(tracer, parent, parent.trace_id if parent else new_trace_id(), scheme, path[:PATH_CHARS_MAX])
         span._activate()
         return span
 
-    def hear_acceptance(self, deliberation_id: str, traceparent: str | None) -> None:
+    def record_acceptance(self, deliberation_id: str, traceparent: str | None) -> None:
         """Take on the trace of a deliberation, unless the request belongs to a client's trace."""
         self.accepted = DeliberationTrace.of(deliberation_id, traceparent)
         if self.parent is None:
@@ -61,6 +64,8 @@ class RequestSpan:
             attributes={
                 names.HTTP_REQUEST_METHOD: method,
                 names.HTTP_ROUTE: route,
+                names.URL_PATH: self.path,
+                names.URL_SCHEME: self.scheme,
                 names.HTTP_RESPONSE_STATUS_CODE: status,
                 names.CONVERSATION_ID: self.accepted and self.accepted.deliberation_id,
                 names.REQUEST_ID: request_id,

@@ -40,12 +40,12 @@ class SpanRef:
     sampled: bool = True
 
     @classmethod
-    def of_traceparent(cls, given: str | None) -> "SpanRef | None":
+    def of_traceparent(cls, header: str | None) -> "SpanRef | None":
         """Returns the span that a header names; None without one and for an invalid one."""
-        found = _TRACEPARENT.fullmatch(given or "")
-        if found is None or found[1] == "ff" or (found[1] == "00" and found[5]):
+        match = _TRACEPARENT.fullmatch(header or "")
+        if match is None or match[1] == "ff" or (match[1] == "00" and match[5]):
             return None
-        ref = cls(int(found[2], 16), int(found[3], 16), bool(int(found[4], 16) & _SAMPLED))
+        ref = cls(int(match[2], 16), int(match[3], 16), bool(int(match[4], 16) & _SAMPLED))
         return ref if ref.trace_id and ref.span_id else None
 
     @property

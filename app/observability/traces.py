@@ -1,26 +1,17 @@
-"""Spans, recorded when they end, and the tracer that the standard OTEL_* variables ask for.
+"""Spans, recorded when they end, and what a tracer does with them."""
 
-Without these variables there is no tracer, and OpenTelemetry's SDK is not imported.
-"""
-
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
-
-import structlog
 
 from app.observability.trace_context import DeliberationTrace, SpanRef
 
 Attribute = str | bool | int | float | Sequence[str]
 Attributes = Mapping[str, Attribute | None]
 SpanKind = Literal["internal", "server", "client"]
-PROTOCOL = "http/protobuf"
 # Shorter than `ACK_WAIT`: a coordinator acknowledges its work after this time, whatever the collector does.
 FLUSH_WITHIN_S = 3.0
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,27 +61,8 @@ class Tracer(Protocol):
 
 
 def sampled_trace(tracer: Tracer | None, deliberation_id: str, traceparent: str | None) -> DeliberationTrace | None:
-    """Returns the trace of a deliberation if it is recorded; `traceparent` is that of its acceptance."""
+    """Returns the trace of a deliberation if it is recorded; `traceparent` is its acceptance's."""
     if tracer is None:
         return None
     trace = DeliberationTrace.of(deliberation_id, traceparent)
     return trace if tracer.samples(trace.trace_id, trace.parent) else None
-
-
-def tracer_of_environment(part: str) -> Tracer | None:
-    """The tracer of a part of the gateway, or None. Another exporter or protocol than OTLP over HTTP is logged."""
-    given = os.environ.get
-    if given("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return None
-    exporter = given("OTEL_TRACES_EXPORTER", "").strip().lower()
-    endpoint = given("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or given("OTEL_EXPORTER_OTLP_ENDPOINT")
-    if exporter == "none" or not (exporter or endpoint):
-        return None
-    protocol = given("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or given("OTEL_EXPORTER_OTLP_PROTOCOL") or PROTOCOL
-    if exporter not in ("", "otlp") or protocol != PROTOCOL:
-        log.error("traces_off", exporter=exporter or "otlp", protocol=protocol, possible=f"otlp over {PROTOCOL}")
-        return None
-    # Imported here, because it costs 0.15 s and 12 MB.
-    from app.observability.otlp import OtlpTracer
-
-    return OtlpTracer(part)

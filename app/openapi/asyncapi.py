@@ -100,7 +100,7 @@ def _channels() -> dict[str, dict[str, Any]]:
             "orchestration.deliberation.{status}",
             ["announcement"],
             "The end of each deliberation with all that led to it, once for ever, kept 7 days in ORCHESTRATOR_EVENTS. "
-            "Written with `PUBLISH=announcements`.",
+            "Written by default; `PUBLISH` without `announcements` switches it off.",
             status=status,
         ),
         "responses": _channel(
@@ -155,8 +155,8 @@ def _channels() -> dict[str, dict[str, Any]]:
 
 def asyncapi() -> dict[str, Any]:
     models = (*EVENTS, *STREAM_EVENTS)
-    given: Any = [(model, "serialization") for model in (*models, *NEIGHBOURS.values())]
-    _, schemas = models_json_schema(given, ref_template=_REFS)
+    serialized: Any = [(model, "serialization") for model in (*models, *NEIGHBOURS.values())]
+    _, schemas = models_json_schema(serialized, ref_template=_REFS)
     get = {"http": {"method": "GET", "bindingVersion": "0.3.0"}}
     return {
         "asyncapi": "3.0.0",

@@ -26,7 +26,7 @@ from app.facades.mcp import routes as mcp
 from app.openapi.examples import DELIVERY, EVENT_STREAM, composed
 from app.planning import routes as plans
 from app.planning.events import PlanRequest
-from app.routes import cluster, deliberations, doctor, events, health, keys, login, roles, statistics
+from app.routes import deliberations, events, files, keys, login, operations, roles, statistics
 from app.routes.keys import KeyRequest
 from app.routes.login import LoginRequest
 from app.routes.pages import install_pages
@@ -36,16 +36,15 @@ from app.webhooks.resources import WebhookPayload
 # Every router of the gateway, in the order of the document.
 ROUTERS = (
     deliberations.router,
+    files.router,
     plans.router,
     events.router,
     webhooks.router,
     roles.router,
     login.router,
     keys.router,
-    health.router,
+    operations.router,
     statistics.router,
-    cluster.router,
-    doctor.router,
     *(facade.router for facade in FACADES),
     mcp.router,
 )
@@ -65,13 +64,18 @@ _DEVELOPMENT = """
 **Development mode: this gateway asks for no keys, and listens on loopback only.** Set `KEY_PEPPER` to require keys."""
 _TAGS = [
     {"name": "deliberations", "description": "Submit, read, list, cancel"},
+    {"name": "files", "description": "Texts, documents and pictures, which deliberations name as evidence"},
     {"name": "plans", "description": "Approved plans: one deliberation per role"},
     {"name": "events", "description": "Watch deliberations: SSE or pages of JSON, with the same cursors"},
-    {"name": "webhooks", "description": "Events posted to a URL: their deliveries, and the request to receivers"},
+    {"name": "webhooks", "description": "Events posted to a URL: their deliveries"},
+    {"name": "receivers", "description": "The request to receivers of events"},
     {"name": "roles", "description": "Roles of agents, and strategies of councils"},
     {"name": "keys", "description": "API keys of the tenant"},
     {"name": "sessions", "description": "Browser sessions: exchange a key for a cookie"},
-    *({"name": tag, "description": text} for tag, text in {each.tag: each.description for each in FACADES}.items()),
+    *(
+        {"name": tag, "description": text}
+        for tag, text in {facade.tag: facade.description for facade in FACADES}.items()
+    ),
     {"name": "operations", "description": "Health, statistics, metrics"},
 ]
 _REQUEST_ID = parameter(
@@ -110,9 +114,9 @@ def _schemas() -> dict[str, Any]:
         [(body, "validation") for body in _BODIES],
         ref_template=_REFS,
     )
-    answers = (Problem, DeliberationEvent, WebhookPayload, *(each for facade in FACADES for each in facade.answers))
-    _, given = models_json_schema([(answer, "serialization") for answer in answers], ref_template=_REFS)
-    schemas, answered = taken["$defs"], given["$defs"]
+    answers = (Problem, DeliberationEvent, WebhookPayload, *(answer for facade in FACADES for answer in facade.answers))
+    _, answer_schemas = models_json_schema([(answer, "serialization") for answer in answers], ref_template=_REFS)
+    schemas, answered = taken["$defs"], answer_schemas["$defs"]
     both = schemas.keys() & answered.keys()
     assert not both, f"names of both a request and an answer: {both}"
     for reference in answered["DeliberationEvent"]["discriminator"]["mapping"].values():
@@ -141,7 +145,7 @@ def _add_cursor(event: dict[str, Any]) -> None:
 
 
 def _facade_of(path: str) -> Facade | None:
-    return next((each for each in FACADES if path.startswith(each.prefix)), None)
+    return next((facade for facade in FACADES if path.startswith(facade.prefix)), None)
 
 
 def _replace_validation_error(path: str, operation: dict[str, Any]) -> None:
@@ -156,7 +160,9 @@ def _replace_validation_error(path: str, operation: dict[str, Any]) -> None:
 
 
 def _declare_access(path: str, operation: dict[str, Any]) -> None:
-    needed = ACCESS[operation["operationId"]]
+    name = operation["operationId"]
+    assert name in ACCESS, f"ACCESS in app/access/authorization.py lacks the operation {name}: add its scopes there"
+    needed = ACCESS[name]
     statuses = (400,) if needed is None else (400, 401, 403, 429) if needed else (400, 401, 429)
     facade = _facade_of(path)
     errors = problems(*statuses) if facade is None else facade.declared_errors(*statuses)
@@ -205,8 +211,11 @@ def _add_examples(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
         if declared.get("required"):
             declared["example"] = composed(declared["schema"], schemas, declared["name"], operation["operationId"])
     for content in operation.get("requestBody", {}).get("content", {}).values():
-        given = schemas[content["schema"]["$ref"].rpartition("/")[2]]["examples"]
-        content["examples"] = {f"example_{number}": {"value": each} for number, each in enumerate(given, start=1)}
+        # A form of parts has none.
+        examples = schemas.get(content["schema"].get("$ref", "").rpartition("/")[2], {}).get("examples", ())
+        content["examples"] = {
+            f"example_{number}": {"value": example} for number, example in enumerate(examples, start=1)
+        }
     for status, declared in operation["responses"].items():
         if int(status) < 400:
             for content in declared.get("content", {}).values():
@@ -225,7 +234,8 @@ def _receiver_operation(schemas: dict[str, Any]) -> dict[str, Any]:
         "summary": "An event of a deliberation with a webhook",
         "description": "Sent at least once per subscribed event, signed by Standard Webhooks 1.0.0. Verify the "
         "signature over the bytes as received. Repeated deliveries of an event have the same `webhook-id`.",
-        "tags": ["webhooks"],
+        # A tag of its own: generators would write its client over that of the deliveries.
+        "tags": ["receivers"],
         "security": [],
         "parameters": [
             _header("webhook-id", "The delivery's id, the same at every attempt", DELIVERY),
@@ -264,7 +274,8 @@ def document(*, development: bool = False) -> dict[str, Any]:
     )
     components = made["components"]
     schemas = components["schemas"] | _schemas()
-    for name in ("HTTPValidationError", "ValidationError"):
+    # What a validator makes of the content of messages is no schema of theirs.
+    for name in ("HTTPValidationError", "ValidationError", "MessageContent", "FilePart"):
         schemas.pop(name, None)
     components["schemas"] = dict(sorted(schemas.items()))
     components["headers"] = HEADERS
@@ -288,7 +299,7 @@ def document(*, development: bool = False) -> dict[str, Any]:
 
 def _last_data(operation_id: str) -> str | None:
     """The data that ends the event stream of a façade's operation."""
-    routes = ((each.last_data, route) for each in FACADES for route in each.router.routes)
+    routes = ((facade.last_data, route) for facade in FACADES for route in facade.router.routes)
     return next((last for last, route in routes if getattr(route, "name", "") == operation_id), None)
 
 

@@ -75,7 +75,10 @@ VALUES: dict[str, Any] = {
     "StrategyResource.parameters": {"type": "object", "properties": {}},
     "WebhookPayload.links": {"self": _PATH, "events": f"{_PATH}/events", "deliveries": f"{_PATH}/deliveries"},
     "depth": 5, "in_hand": 4, "running": 12, "in_flight": 12, "bound": 16, "begun": 4, "admitted": 360,
-    "messages": 4_211, "bytes": 5_242_880,
+    "messages": 4_211, "bytes": 5_242_880, "sha256": "9f" * 32, "form_sha256": "9f" * 32,
+    "media_type": "application/pdf", "InputRef.name": "contract.pdf", "pages": 12, "task_file": None, "file": None,
+    "File.id": f"file-{'9f' * 32}",
+    "File.name": "contract.pdf", "file_id": f"file-{'9f' * 32}", "get_file.file_id": f"file-{'9f' * 32}",
     "ToolLimits.bytes": 65_536, "ToolUsed.bytes": 9, "ToolAllowance.bytes": 65_536,
     "last_sequence": 9_876, "ended_per_s": 1.2, "head_waited_s": 0.2, "lag": 0,
     "unacknowledged": 4, "redelivered": 0, "total": 4, "completed": 3, "cancelled": 0, "timeout": 0, "failed": 0,
@@ -88,11 +91,11 @@ VALUES: dict[str, Any] = {
     "started_at": "2026-01-01T00:00:01Z", "ended_at": "2026-01-01T00:00:15Z", "deadline_at": "2026-01-01T00:05:00Z",
     "retention_until": "2026-01-31T00:00:15Z", "status_reason": None, "answer_schema": None, "system": "",
     "context": "Decided before: log in by a link.", "tools": "", "history": "", "status_code": 204, "status": 422,
-    "problem": None, "Failed.problem": "composed", "KeyRejected.status": 401, "agents": "dev-001",
+    "problem": None, "Failed.problem": "composed", "agents": "dev-001",
     "Failed.verdict": None, "Cancelled.verdict": None, "TimedOut.verdict": None, "expires_at": None,
     "cancellation": None, "Deliberation.degraded": None, "Deliberation.context": None, "progress": None,
-    "unreachable": None, "key_rejected": None, "trouble": None, "list_problem": "", "cached_share": 0.44,
-    "ttft_s": 0.08, "tokens_per_s": 310.5, "active": 5, "replicas": 2, "restarts": 0, "PartView.part": "coordinator",
+    "trouble": None, "cached_share": 0.44,
+    "ttft_s": 0.08, "active": 5, "replicas": 2, "PartView.part": "coordinator",
     "key_id": "4f0q2t9v1a7c", "KeyResource.name": "ci", "NewKey.name": "ci", "NewKey.key": "dlb_…", "maker": None,
     "KeyResource.status": "good", "NewKey.status": "good", "revoked_at": None,
     "Completed.degraded": None, "Announcement.degraded": None,
@@ -101,19 +104,19 @@ VALUES: dict[str, Any] = {
 
 
 def composed(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str = "", model: str = "") -> Any:  # noqa: ANN401 -- JSON
-    found = VALUES.get(f"{model}.{name}", VALUES.get(name, _UNKNOWN))
-    if found == [] or (found is None and _is_nullable(schema)) or found in schema.get("enum", ()):
-        return found
+    example = VALUES.get(f"{model}.{name}", VALUES.get(name, _UNKNOWN))
+    if example == [] or (example is None and _is_nullable(schema)) or example in schema.get("enum", ()):
+        return example
     match schema:
         case {"$ref": reference}:
             referred = reference.rpartition("/")[2]
             return composed(schemas[referred], schemas, name, referred)
         case {"examples": [first, *_]} | {"const": first} | {"enum": [first, *_]}:
             return first
-        case {"default": int() | float() | bool() | str() as usual} if usual and found is _UNKNOWN:
+        case {"default": int() | float() | bool() | str() as usual} if usual and example is _UNKNOWN:
             return usual
         case {"anyOf": choices} | {"oneOf": choices}:
-            return composed(next(each for each in choices if each.get("type") != "null"), schemas, name, model)
+            return composed(next(choice for choice in choices if choice.get("type") != "null"), schemas, name, model)
         case {"properties": properties}:
             owner = schema.get("title", model)
             return {field: composed(declared, schemas, field, owner) for field, declared in properties.items()}
@@ -122,8 +125,8 @@ def composed(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str = 
         case {"type": kind}:
             fallback = _BY_TYPE.get(kind)
             if kind == "string" and schema.get("format") == "date-time":
-                return found if isinstance(found, str) else AT
-            return found if isinstance(found, _PYTHON_TYPE[kind]) else schema.get("minimum", fallback)
+                return example if isinstance(example, str) else AT
+            return example if isinstance(example, _PYTHON_TYPE[kind]) else schema.get("minimum", fallback)
         case _:
             return None
 
@@ -136,4 +139,6 @@ _PYTHON_TYPE: dict[str, Any] = {
 
 
 def _is_nullable(schema: Mapping[str, Any]) -> bool:
-    return schema.get("type") == "null" or any(each.get("type") == "null" for each in schema.get("anyOf", ()))
+    return schema.get("type") == "null" or any(
+        alternative.get("type") == "null" for alternative in schema.get("anyOf", ())
+    )

@@ -36,13 +36,13 @@ def _refusal(code: LiteralString, text: LiteralString, remedy: str) -> PydanticC
     return PydanticCustomError(code, text, {"remedy": remedy})
 
 
-def _iso_8601(given: str) -> str:
+def _iso_8601(text: str) -> str:
     try:
-        datetime.fromisoformat(given)
+        datetime.fromisoformat(text)
     except ValueError:
         remedy = "Write it as 2026-01-01T00:00:00Z."
         raise _refusal("not_iso_8601", "Not a time in the form of ISO 8601", remedy) from None
-    return given
+    return text
 
 
 def _taken_here(tenant: str | None, info: ValidationInfo) -> str | None:
@@ -53,14 +53,14 @@ def _taken_here(tenant: str | None, info: ValidationInfo) -> str | None:
     return tenant
 
 
-def _not_blank(given: str) -> str:
-    if not given.strip():
+def _not_blank(text: str) -> str:
+    if not text.strip():
         raise _refusal("blank", "The text is blank", "Say what to deliberate about, or leave it out.")
-    return given
+    return text
 
 
-def _lower(given: object) -> object:
-    return given.lower() if isinstance(given, str) else given
+def _lower(text: object) -> object:
+    return text.lower() if isinstance(text, str) else text
 
 
 def _text(value: object) -> str:
@@ -149,7 +149,7 @@ class PlanRequest(PlanningEvent):
         return chosen
 
     def metadata(self, roles: Sequence[str], transition: Mapping[str, str]) -> dict[str, str]:
-        given = {name: _text(value) for name, value in (self.model_extra or {}).items()}
+        extra = {name: _text(value) for name, value in (self.model_extra or {}).items()}
         chosen = {name: value for name in ("type", "complexity") if (value := getattr(self, name)) is not None}
         own = {
             "story_id": self.story_id,
@@ -158,7 +158,7 @@ class PlanRequest(PlanningEvent):
             "approved_at": self.timestamp,
             "plan_roles": ",".join(roles),
         }
-        return _METADATA.validate_python({**given, **chosen, **transition, **own})
+        return _METADATA.validate_python({**extra, **chosen, **transition, **own})
 
     def of_role(self, role: str, metadata: dict[str, str]) -> DeliberationRequest:
         parts = [part for part in (self.title, self.description) if part is not None]

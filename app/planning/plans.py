@@ -39,8 +39,8 @@ def _kept_transition(record: Record) -> _KeptTransition:
 
 
 async def last_transition(journal: Journal, tenant: str, story_id: str) -> StoryTransition | None:
-    found = await journal.last([_story_subject(tenant, story_id)])
-    return _kept_transition(found[0]).transition if found else None
+    records = await journal.last([_story_subject(tenant, story_id)])
+    return _kept_transition(records[0]).transition if records else None
 
 
 async def keep_transition(journal: JetStreamJournal, tenant: str, transition: StoryTransition, sequence: int) -> None:
@@ -83,7 +83,7 @@ class Plans:
         roles = plan.resolved_roles(by_complexity, self.deliberations.roles)
         transition = await last_transition(self.deliberations.journal, tenant, plan.story_id)
         metadata = plan.metadata(roles, {} if transition is None else transition.metadata)
-        found, replayed = dict[str, tuple[str, RoleStatus]](), True
+        statuses, replayed = dict[str, tuple[str, RoleStatus]](), True
         for role in roles:
             identity, request = plan_identity(tenant, plan, role), plan.of_role(role, metadata)
             try:
@@ -92,34 +92,39 @@ class Plans:
                 # Another process accepted it at this moment.
                 raise _conflict(plan) from None
             except Gone:
-                found[role] = identity.id, "gone"
+                statuses[role] = identity.id, "gone"
                 continue
-            found[role] = identity.id, _status(state)
+            statuses[role] = identity.id, _status(state)
             replayed = replayed and known
-        return plan_resource(plan.plan_id, plan.story_id, found), replayed
+        return plan_resource(plan.plan_id, plan.story_id, statuses), replayed
 
     async def _begun_roles(self, tenant: str, plan: PlanRequest) -> list[str] | None:
         """Returns the roles of a begun plan, which stay though the operator changes those of its complexity."""
-        asked = {each.id: each for each in (plan_identity(tenant, plan, role) for role in self.deliberations.roles)}
+        asked = {
+            identity.id: identity
+            for identity in (plan_identity(tenant, plan, role) for role in self.deliberations.roles)
+        }
         records = await self.deliberations.journal.last([f"{prefix(tenant, id)}.*" for id in asked])
-        found = [fact for record in records if isinstance(fact := decode(record.data), Accepted)]
-        if any(fact.body_sha256 != asked[fact.deliberation_id].sha256 for fact in found):
+        begun = [fact for record in records if isinstance(fact := decode(record.data), Accepted)]
+        if any(fact.body_sha256 != asked[fact.deliberation_id].sha256 for fact in begun):
             raise _conflict(plan)
-        return found[0].specification.metadata["plan_roles"].split(",") if found else None
+        return begun[0].specification.metadata["plan_roles"].split(",") if begun else None
 
     async def find(self, tenant: str, plan_id: str) -> ApprovedPlan:
         """The plan as its deliberations show it; raises NotFound when none of them was ever accepted here."""
-        found = dict(await asyncio.gather(*(self._find(tenant, plan_id, role) for role in self.deliberations.roles)))
-        states = [state for state in found.values() if isinstance(state, State)]
+        by_role = dict(await asyncio.gather(*(self._find(tenant, plan_id, role) for role in self.deliberations.roles)))
+        states = [state for state in by_role.values() if isinstance(state, State)]
         if not states:
             raise NotFound(f"There is no plan {plan_id}, or all of its deliberations are gone.")
         metadata = states[0].specification.metadata
         named = metadata.get("plan_roles", "").split(",")
-        found |= dict(await asyncio.gather(*(self._find(tenant, plan_id, role) for role in named if role not in found)))
+        by_role |= dict(
+            await asyncio.gather(*(self._find(tenant, plan_id, role) for role in named if role not in by_role))
+        )
         return plan_resource(
             plan_id,
             metadata["story_id"],
-            {role: (role_deliberation_id(tenant, plan_id, role), _status(found[role])) for role in named},
+            {role: (role_deliberation_id(tenant, plan_id, role), _status(by_role[role])) for role in named},
         )
 
     async def _find(self, tenant: str, plan_id: str, role: str) -> tuple[str, State | RoleStatus]:
@@ -135,5 +140,5 @@ def _conflict(plan: PlanRequest) -> PlanConflict:
     return PlanConflict(f"Plan {plan.plan_id} was approved before with other content.")
 
 
-def _status(found: State | RoleStatus) -> RoleStatus:
-    return found.status if isinstance(found, State) else found  # pyright: ignore[reportReturnType] -- the fold's statuses are these
+def _status(state: State | RoleStatus) -> RoleStatus:
+    return state.status if isinstance(state, State) else state  # pyright: ignore[reportReturnType] -- the fold's statuses are these

@@ -44,8 +44,8 @@ class ApprovedPlan(Resource):
     links: PlanLinks
 
 
-def plan_resource(plan_id: str, story_id: str, found: Mapping[str, tuple[str, RoleStatus]]) -> ApprovedPlan:
-    statuses = [status for _, status in found.values()]
+def plan_resource(plan_id: str, story_id: str, by_role: Mapping[str, tuple[str, RoleStatus]]) -> ApprovedPlan:
+    statuses = [status for _, status in by_role.values()]
     completed = statuses.count("completed")
     whole: PlanStatus = "in_progress"
     if "waiting" in statuses:
@@ -58,7 +58,7 @@ def plan_resource(plan_id: str, story_id: str, found: Mapping[str, tuple[str, Ro
         status=whole,
         roles=tuple(
             PlanRole(role=role, deliberation_id=id, status=status, link=f"/deliberations/{id}")
-            for role, (id, status) in found.items()
+            for role, (id, status) in by_role.items()
         ),
         links=PlanLinks(self=f"/plans/{plan_id}", deliberations=f"/deliberations?metadata.plan_id={plan_id}"),
     )

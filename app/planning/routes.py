@@ -13,6 +13,8 @@ from app.planning.plans import Plans
 from app.planning.resources import ApprovedPlan
 from app.routes.dependencies import Gateway, InGateway, OfTenant, api_router
 
+PathPlanId = Annotated[str, Path(pattern=PLAN_ID_PATTERN, description="The plan's id")]
+
 router = api_router("plans")
 
 
@@ -52,10 +54,6 @@ async def approve_plan(request: Request, gateway: InGateway, tenant: OfTenant) -
     summary="Read a plan",
     responses={200: answer("Each role's state, and the whole's", model=ApprovedPlan), **problems(404, 422, 503)},
 )
-async def get_plan(
-    gateway: InGateway,
-    tenant: OfTenant,
-    plan_id: Annotated[str, Path(pattern=PLAN_ID_PATTERN, description="The plan's id")],
-) -> Response:
+async def get_plan(gateway: InGateway, tenant: OfTenant, plan_id: PathPlanId) -> Response:
     """The plan as its deliberations show it; 404 before the first of them is accepted."""
     return _answered(await _plans(gateway).find(tenant, plan_id), 200)

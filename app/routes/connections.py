@@ -17,17 +17,27 @@ from starlette.requests import Request
 from uvicorn.middleware.proxy_headers import _TrustedHosts  # pyright: ignore[reportPrivateUsage]
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from app.api.problems import PROBLEM_DOCUMENTS, RETRY_AFTER_S, answer_to
+from app.api.problems import PROBLEM_DOCUMENTS, RETRY_AFTER_S, BodyTooLarge, answer_to
 from app.api.refusals import ConnectionClosed
-from app.api.request_body import BODY_TIMEOUT_S
-from app.streaming.event_stream import EXTENSION
+from app.api.request_body import BODY_BYTES_MAX, BODY_TIMEOUT_S
+from app.api.upload import UPLOAD_TIMEOUT_S
+from app.streaming.event_stream import EXTENSION, end_when_stalled
 
 HEAD_BYTES_MAX = 65_536
 HEADERS_MAX = 100
 TARGET_BYTES_MAX = 8_192
 HEAD_TIMEOUT_S = 10.0
+# A body as it is sent, with the frames of its chunks: one byte in each takes six. The parser itself bounds neither the
+# extensions of chunks nor trailers, and copies all of a trailer with each of its pieces.
+SENT_BODY_BYTES_MAX = 2 * BODY_BYTES_MAX
 # A route that waits for its body answers at BODY_TIMEOUT_S; this closes the connection of a body that no route reads.
 BODY_CLOSE_S = BODY_TIMEOUT_S + 2.0
+# The same for the routes that take a file, which read with bounds of their own.
+UPLOAD_PATHS = (b"/files", b"/v1/files")
+SENT_UPLOAD_BYTES_MAX = 2 << 30
+UPLOAD_CLOSE_S = UPLOAD_TIMEOUT_S + 2.0
+# An answer that its client does not read would else stay with its connection, as the closing of both waits for it.
+UNREAD_S = 30.0
 # Descriptors that the process needs beside its clients' connections.
 RESERVED_DESCRIPTORS = 256
 # A refused client may still be sending: what it sends is discarded for this long, so that it can read the answer.
@@ -103,7 +113,7 @@ class ConnectionTable:
         self._opened: Counter[str] = Counter()
         # The client of each connection that carries a request, and how many carry one of each client.
         self._clients: dict[BoundedProtocol, str] = {}
-        self._working: Counter[str] = Counter()
+        self._serving: Counter[str] = Counter()
         # Per address, the oldest first; under "" those of all addresses.
         self._idle: defaultdict[str, dict[BoundedProtocol, None]] = defaultdict(dict)
 
@@ -131,7 +141,7 @@ class ConnectionTable:
     def leave(self, connection: "BoundedProtocol") -> None:
         address = self._addresses.get(connection)
         if address is not None:
-            self._end_work(connection)
+            self._end_request(connection)
             self._end_rest(connection)
             del self._addresses[connection]
             self._opened[address] -= 1
@@ -140,23 +150,23 @@ class ConnectionTable:
                 self._idle.pop(address, None)
 
     def rest(self, connection: "BoundedProtocol") -> None:
-        self._end_work(connection)
+        self._end_request(connection)
         for address in ("", self._addresses.get(connection)):
             if address is not None:
                 self._idle[address][connection] = None
 
-    def work(self, connection: "BoundedProtocol", headers: Iterable[tuple[bytes, bytes]] = ()) -> bool:
+    def begin_request(self, connection: "BoundedProtocol", headers: Iterable[tuple[bytes, bytes]] = ()) -> bool:
         """Note that a connection carries a request; False, and it stays idle, where its client has too many."""
         address = self._addresses.get(connection)
         if address is None:
             return True
         client = self._client(address, headers)
-        if self._working[client] >= self.per_client_max and client not in self._proxies:
+        if self._serving[client] >= self.per_client_max and client not in self._proxies:
             return False
-        self._end_work(connection)
+        self._end_request(connection)
         self._end_rest(connection)
         self._clients[connection] = client
-        self._working[client] += 1
+        self._serving[client] += 1
         return True
 
     def _client(self, address: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
@@ -165,12 +175,12 @@ class ConnectionTable:
         forwarded = b",".join(value for name, value in headers if name == b"x-forwarded-for").decode("latin-1")
         return self._proxies.get_trusted_client_address(forwarded)[0] or address
 
-    def _end_work(self, connection: "BoundedProtocol") -> None:
+    def _end_request(self, connection: "BoundedProtocol") -> None:
         client = self._clients.pop(connection, None)
         if client is not None:
-            self._working[client] -= 1
-            if self._working[client] == 0:
-                del self._working[client]
+            self._serving[client] -= 1
+            if self._serving[client] == 0:
+                del self._serving[client]
 
     def _end_rest(self, connection: "BoundedProtocol") -> None:
         for address in ("", self._addresses.get(connection)):
@@ -187,9 +197,9 @@ class ConnectionTable:
 
 
 def _adopt_target_host(target: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-    found = _ABSOLUTE_TARGET.match(target)
-    if found is not None:
-        headers[:] = [(b"host", found[1]), *((name, value) for name, value in headers if name != b"host")]
+    match = _ABSOLUTE_TARGET.match(target)
+    if match is not None:
+        headers[:] = [(b"host", match[1]), *((name, value) for name, value in headers if name != b"host")]
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -197,13 +207,16 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._table = table
         self._part: Literal["idle", "head", "body"] = "idle"
-        self._head_bytes = 0
+        self._uploads = False
+        # Of the head or of the body, whichever is being received.
+        self._part_bytes = 0
         self._refusal: ConnectionClosed | None = None
         self._discarded_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        end_when_stalled(transport, UNREAD_S)
         if self._table.enter(self, self.client[0] if self.client else ""):
             self._start_timer()
         else:
@@ -216,19 +229,30 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         while data and self._refusal is None:
-            size = len(data) if self._part == "body" else HEAD_BYTES_MAX - self._head_bytes
+            size = (self._body_bytes_max if self._part == "body" else HEAD_BYTES_MAX) - self._part_bytes
             piece, data = data[:size], data[size:]
-            if self._part != "body":
-                self._head_bytes += len(piece)
+            self._part_bytes += len(piece)
             super().data_received(piece)
-            if self._head_bytes >= HEAD_BYTES_MAX and self._refusal is None:
-                self._refuse(HeadTooLarge(f"The head has more than {HEAD_BYTES_MAX} bytes."))
+            if self._refusal is None:
+                self._check_part()
         if self._refusal is not None:
             self._discard(len(data))
         elif self._timer is None and self._part == "body":
-            self._timer = self.loop.call_later(BODY_CLOSE_S, self.transport.close)
-        elif self._timer is None and (self._part == "head" or self._head_bytes > 0):
+            close_s = UPLOAD_CLOSE_S if self._uploads else BODY_CLOSE_S
+            self._timer = self.loop.call_later(close_s, self.transport.close)
+        elif self._timer is None and (self._part == "head" or self._part_bytes > 0):
             self._start_timer()
+
+    @property
+    def _body_bytes_max(self) -> int:
+        return SENT_UPLOAD_BYTES_MAX if self._uploads else SENT_BODY_BYTES_MAX
+
+    def _check_part(self) -> None:
+        if self._part == "body":
+            if self._part_bytes >= self._body_bytes_max:
+                self._refuse(BodyTooLarge(f"The body takes more than {self._body_bytes_max} bytes as it is sent."))
+        elif self._part_bytes >= HEAD_BYTES_MAX:
+            self._refuse(HeadTooLarge(f"The head has more than {HEAD_BYTES_MAX} bytes."))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -241,7 +265,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._abandon(TargetTooLong(f"The request target has more than {TARGET_BYTES_MAX} bytes."))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # The blanks around a value are no part of it (RFC 9110, section 5.5); the parser leaves those after it.
+        # The blanks around a value are no part of it (RFC 9110, section 5.5); the parser leaves the blanks after it.
         super().on_header(name, value.strip(b" \t"))
         if len(self.headers) > HEADERS_MAX:
             self._abandon(HeadTooLarge(f"The head has more than {HEADERS_MAX} headers."))
@@ -251,16 +275,17 @@ class BoundedProtocol(HttpToolsProtocol):
         fault = ambiguity(self.parser.get_http_version(), self.headers)
         if fault is not None:
             self._abandon(MalformedRequest(fault))
-        if not self._table.work(self, self.headers):
+        if not self._table.begin_request(self, self.headers):
             self._abandon(TooManyConnections("Too many requests of this client are under way."))
-        self._part, self._head_bytes = "body", 0
-        self._stop_timer()
         _adopt_target_host(self.url, self.headers)
         super().on_headers_complete()
+        self._part, self._part_bytes = "body", 0
+        self._uploads = self.url.partition(b"?")[0] in UPLOAD_PATHS
+        self._stop_timer()
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._part = "idle"
+        self._part, self._part_bytes = "idle", 0
         self._stop_timer()
 
     def on_response_complete(self) -> None:
@@ -301,7 +326,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, refusal: ConnectionClosed) -> None:
-        """Answer and close; a response under way is finished instead. Unread bytes would make the system drop it."""
+        """Answer and close, once for a request; a response under way is finished instead.
+
+        Unread bytes would make the system drop the answer.
+        """
         self._refusal = refusal
         self._stop_timer()
         self._table.refused[refusal.code] += 1
@@ -312,7 +340,8 @@ class BoundedProtocol(HttpToolsProtocol):
             # The route waits for a body that will not end: it learns that, and what it answers is dropped.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        self.transport.write(_answer(refusal))
+        if self._part != "body" or not self.cycle.response_complete:
+            self.transport.write(_answer(refusal))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._timer = self.loop.call_later(LINGER_S, self.transport.abort)

@@ -8,13 +8,13 @@ from fastapi import Query, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from app.api.cursor import CURSOR_PATTERN
-from app.api.headers import submission_of, wait_of
+from app.api.headers import names_etag, submission_of, wait_of
 from app.api.problems import ValidationFailed, parameter_problems, query_fault, refused
-from app.api.refusals import InsufficientScope
+from app.api.refusals import InsufficientScope, PreconditionFailed
 from app.api.request_body import body_of
 from app.api.requests import CancelRequest, DeliberationRequest
 from app.api.resource import resource
-from app.api.responses import IDEMPOTENCY_KEY, IF_NONE_MATCH, PREFER, answer, body, parameter, problems
+from app.api.responses import IDEMPOTENCY_KEY, IF_MATCH, IF_NONE_MATCH, PREFER, answer, body, parameter, problems
 from app.api.schemas import (
     Deliberation,
     DeliberationPage,
@@ -82,10 +82,12 @@ def _etag(state: State, shown: Shown) -> str:
     return f'"{state.deliberation_id}-{state.revision}{"" if shown == "whole" else f"-{shown}"}"'
 
 
-def _matches(request: Request, etag: str) -> bool:
-    """Whether If-None-Match names the ETag, by the weak comparison of RFC 9110."""
-    given = ",".join(request.headers.getlist("if-none-match"))
-    return any(each.strip().removeprefix("W/") in (etag, "*") for each in given.split(",") if each.strip())
+def _check_if_match(request: Request, state: State) -> None:
+    """Raises PreconditionFailed unless If-Match is absent or names an ETag of the present revision."""
+    if "if-match" in request.headers:
+        etags = {shown: _etag(state, shown) for shown in _SHAPES}
+        if not names_etag(request, "if-match", *etags.values()):
+            raise PreconditionFailed(etags["whole"])
 
 
 def _headers(state: State, wait_s: int | None, shown: Shown) -> dict[str, str]:
@@ -96,12 +98,12 @@ def _headers(state: State, wait_s: int | None, shown: Shown) -> dict[str, str]:
 def _resource_response(
     gateway: Gateway, tenant: str, state: State, status: int, headers: dict[str, str], shown: Shown, epoch: str = ""
 ) -> Response:
-    """The resource; `epoch` is the log's that its facts come from, the present one's by default."""
+    """The resource; `epoch` names the log that its facts come from, by default the present log."""
     epoch, retention_s = epoch or gateway["catalog"].epoch, gateway["settings"].kept_s(tenant)
     if not epoch:
         raise JournalUnavailable(NOT_READ)
-    found = narrowed(resource(state, epoch=epoch, retention_s=retention_s), _SHAPES[shown])
-    return Response(dump(found), status, headers, media_type="application/json")
+    content = narrowed(resource(state, epoch=epoch, retention_s=retention_s), _SHAPES[shown])
+    return Response(dump(content), status, headers, media_type="application/json")
 
 
 async def _awaited_response(
@@ -175,8 +177,8 @@ async def quote_deliberation(request: Request, gateway: InGateway, tenant: OfTen
     Without the scope `read` the tenant's history is left out.
     """
     asked = await _asked(request, gateway, read=read)
-    found = await gateway["deliberations"].quote(tenant, asked, read=read)
-    return Response(dump(found), headers={"Cache-Control": "no-store"}, media_type="application/json")
+    quote = await gateway["deliberations"].quote(tenant, asked, read=read)
+    return Response(dump(quote), headers={"Cache-Control": "no-store"}, media_type="application/json")
 
 
 class DeliberationQuery(BaseModel):
@@ -211,14 +213,14 @@ async def get_deliberation(
     With `view=summary` the outcome, the cost and the times alone.
     """
     shown = query.view
-    found = await gateway["deliberations"].find(tenant, deliberation_id)
-    state, wait_s = found.state, wait_of(request)
+    deliberation = await gateway["deliberations"].find(tenant, deliberation_id)
+    state, wait_s = deliberation.state, wait_of(request)
     known = request.headers.get("if-none-match")
-    if wait_s is not None and (known is None or _matches(request, _etag(state, shown))):
+    if wait_s is not None and (known is None or names_etag(request, "if-none-match", _etag(state, shown))):
         state = await _revised(gateway, tenant, state, wait_s)
-    if _matches(request, _etag(state, shown)):
+    if names_etag(request, "if-none-match", _etag(state, shown)):
         return Response(status_code=304, headers=_headers(state, wait_s, shown))
-    return _resource_response(gateway, tenant, state, 200, _headers(state, wait_s, shown), shown, found.epoch)
+    return _resource_response(gateway, tenant, state, 200, _headers(state, wait_s, shown), shown, deliberation.epoch)
 
 
 @router.post(
@@ -228,9 +230,9 @@ async def get_deliberation(
     responses={
         200: answer("It has ended, for any reason", *_HEADERS, model=_WholeOrReceipt),
         202: answer("It is being cancelled", "Retry-After", *_HEADERS, model=_WholeOrReceipt),
-        **problems(400, 404, 408, 410, 413, 415, 422, 503),
+        **problems(400, 404, 408, 410, 412, 413, 415, 422, 503),
     },
-    openapi_extra={"requestBody": body("CancelRequest", required=False), "parameters": [PREFER]},
+    openapi_extra={"requestBody": body("CancelRequest", required=False), "parameters": [IF_MATCH, PREFER]},
 )
 async def cancel_deliberation(
     request: Request, gateway: InGateway, caller: OfCaller, deliberation_id: DeliberationId, read: MayRead
@@ -242,19 +244,28 @@ async def cancel_deliberation(
     asked, tenant = await body_of(request, CancelRequest), caller.tenant
     if asked.by == "operator" and "admin" not in caller.scopes:
         raise InsufficientScope(("submit", "admin"), ("admin",))
-    found = await gateway["deliberations"].find(tenant, deliberation_id)
-    state = await gateway["deliberations"].cancel(tenant, found.state, asked.reason, asked.by)
-    return await _awaited_response(gateway, tenant, state, wait_of(request), {}, _shown(read=read), found.epoch)
+    present = await gateway["deliberations"].find(tenant, deliberation_id)
+    _check_if_match(request, present.state)
+    state = await gateway["deliberations"].cancel(tenant, present.state, asked.reason, asked.by)
+    return await _awaited_response(gateway, tenant, state, wait_of(request), {}, _shown(read=read), present.epoch)
 
 
 @router.delete(
     "/deliberations/{deliberation_id}",
     summary="Delete a deliberation that has ended",
     status_code=204,
-    responses={204: answer("Its facts are removed, and its id is never used again"), **problems(404, 409, 410, 503)},
+    responses={
+        204: answer("Its facts are removed, and its id is never used again"),
+        **problems(404, 409, 410, 412, 503),
+    },
+    openapi_extra={"parameters": [IF_MATCH]},
 )
-async def delete_deliberation(gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId) -> Response:
-    """Idempotent. A tombstone remains until retention: reads and its Idempotency-Key answer 410."""
+async def delete_deliberation(
+    request: Request, gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId
+) -> Response:
+    """Idempotent without If-Match. A tombstone remains until retention: reads and its Idempotency-Key answer 410."""
+    if "if-match" in request.headers:
+        _check_if_match(request, (await gateway["deliberations"].find(tenant, deliberation_id)).state)
     await gateway["deliberations"].delete(tenant, deliberation_id)
     return Response(status_code=204)
 
@@ -327,8 +338,8 @@ def _query(request: Request) -> tuple[ListQuery, dict[str, str]]:
 async def list_deliberations(request: Request, gateway: InGateway, tenant: OfTenant) -> Response:
     """Read from the archive, whose lag is `behind_s`. Repeat the filters with the cursor, as the Link header does."""
     query, metadata = _query(request)
-    given = query.model_dump(exclude={"q", "status", "limit", "cursor", "after"})
-    asked = ListFilter(statuses=frozenset([query.status] if query.status else []), metadata=metadata, **given)
+    filters = query.model_dump(exclude={"q", "status", "limit", "cursor", "after"})
+    asked = ListFilter(statuses=frozenset([query.status] if query.status else []), metadata=metadata, **filters)
     if query.after is not None:
         await gateway["lists"].wait_for(query.after)
     search = None if query.q is None else parse(query.q)

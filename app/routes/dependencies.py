@@ -1,20 +1,19 @@
 """The dependencies of routes: the state that the lifespan yields, and the readers of a request."""
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple, TypedDict, cast
+from typing import Annotated, Any, TypedDict, cast
 
-from fastapi import APIRouter, Depends, Path, Request, Response
-from pydantic import AwareDatetime, BeforeValidator
+from fastapi import APIRouter, Depends, HTTPException, Path, Request, Response
+from pydantic import AwareDatetime, BeforeValidator, Field
 from starlette.types import Scope
 
 from app.access.authorization import Access
 from app.access.key_writer import KeyWriter
 from app.access.keys import Caller
 from app.access.rate_limit import Rates
-from app.api.findings import Finding
 from app.api.problems import TooManyStreams, refused
 from app.catalog.index import Catalog
 from app.deliberation.decider import StrategyDefinition
@@ -23,33 +22,25 @@ from app.deliberation.ports import Clock
 from app.deliberation.roles import Role
 from app.deliberation.specification import checked_token
 from app.lifecycle.deliberations import Deliberations
+from app.lifecycle.files import Files
 from app.lifecycle.lists import Lists
 from app.log.gateway_log import GatewayLog
-from app.observability.history import ClusterHistory
 from app.observability.metrics import Metrics
 from app.observability.traces import Tracer
+from app.operations.surveyor import Surveyor
 from app.settings import Settings
 from app.streaming.feed import Feed
-from app.streaming.single_flight import SingleFlightCache
 from app.streaming.streams import Streams
+from app.tenant_slots import TenantTurns
 
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
-
-
-class Readiness(NamedTuple):
-    """The faults that keep a gateway from accepting work, and those that it works with."""
-
-    faults: Sequence[Finding]
-    degraded: Mapping[str, Sequence[Finding]]
 
 
 class Gateway(TypedDict):
     """The gateway's parts, built once by `app.main` and shared by all requests.
 
-    `cluster` and `doctor` cache the answers of `GET /cluster` and `GET /doctor`, `readiness` the checks of
-    `GET /readyz`: all ask other processes. `key_writer` is None where this gateway may not write keys, `key_rates`
-    bound the new ones. `history` has the samples of the last 15 minutes. `tracer` is None where no
-    trace is recorded.
+    `surveyor` asks the other processes. `key_writer` is None where this gateway may not write keys, `key_rates` bound
+    the new ones, `body_turns` orders long bodies. `tracer` is None where no trace is recorded.
     """
 
     settings: Settings
@@ -57,19 +48,18 @@ class Gateway(TypedDict):
     access: Access
     key_writer: KeyWriter | None
     key_rates: Rates
+    body_turns: TenantTurns
     clock: Clock
     catalog: Catalog
     deliberations: Deliberations
+    files: Files
     lists: Lists
     feed: Feed
     streams: Streams
     roles: Mapping[str, Role]
     strategies: Mapping[str, StrategyDefinition]
     metrics: Metrics
-    cluster: SingleFlightCache[bytes]
-    doctor: SingleFlightCache[bytes]
-    history: ClusterHistory
-    readiness: SingleFlightCache[Readiness]
+    surveyor: Surveyor
     tracer: Tracer | None
 
 
@@ -134,22 +124,26 @@ async def may_read(request: Request) -> bool:
 
 
 async def deliberation_id_of(
+    request: Request,
     deliberation_id: Annotated[str, Path(description="Letters a-z, digits, `-` and `_`, at most 64")],
 ) -> str:
+    """The id; raises NotFound for one that no deliberation can have, and 405 where the path is another operation's."""
+    if request.scope["path"] in request.app.state.served_paths:
+        raise HTTPException(405)
     try:
         return checked_token(deliberation_id, "id")
     except InvalidToken as exc:
         raise NotFound("No deliberation can have this id: ids match [a-z0-9_-]{1,64}.") from exc
 
 
-def _rfc3339(given: object) -> object:
+def _rfc3339(time: object) -> object:
     """A time in RFC 3339's form only; pydantic would also accept a number of seconds."""
-    if not isinstance(given, str) or _RFC_3339.fullmatch(given) is None:
+    if not isinstance(time, str) or _RFC_3339.fullmatch(time) is None:
         raise refused("not_rfc_3339", "Not a time in the form of RFC 3339", "Write it as 2026-01-01T00:00:00Z.")
-    return given
+    return time
 
 
-Instant = Annotated[AwareDatetime, BeforeValidator(_rfc3339)]
+Instant = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_rfc3339)]
 InGateway = Annotated[Gateway, Depends(gateway_of)]
 OfCaller = Annotated[Caller, Depends(caller_of)]
 OfTenant = Annotated[str, Depends(tenant_of)]

@@ -165,7 +165,7 @@ async def read_events(
     """
     cursor = query.cursor(last_event_id)
     try:
-        ids = frozenset(checked_token(each, "id") for each in query.deliberation)
+        ids = frozenset(checked_token(id, "id") for id in query.deliberation)
     except InvalidToken as exc:
         raise NotFound("No deliberation can have one of these ids: ids match [a-z0-9_-]{1,64}.") from exc
     statuses, answers = frozenset(query.status), query.text == "answer"

@@ -38,7 +38,7 @@ class KeyRequest(RequestModel):
     name: Annotated[str, AfterValidator(checked_name)] = Field(
         min_length=1, max_length=NAME_CHARS_MAX, description="Purpose or holder of the key"
     )
-    scopes: tuple[Scope, ...] = Field(default=("submit", "read"), min_length=1, description="Only those of the caller")
+    scopes: list[Scope] = Field(default=["submit", "read"], min_length=1, description="Only those of the caller")
     lifetime_seconds: MaybeWhole = Field(
         default=_LIFETIME_S,
         ge=60,
@@ -106,11 +106,11 @@ async def list_keys(gateway: InGateway, caller: OfCaller) -> Response:
     keyring = gateway["access"].keyring
     book = KeyBook() if keyring is None else keyring.book
     held = [key for key in book.keys.values() if key.fact.tenant == caller.tenant]
-    found = KeyList(
+    key_list = KeyList(
         items=tuple(_resource(gateway, book, key) for key in sorted(held, key=lambda key: key.fact.created_at)),
         writable=gateway["key_writer"] is not None,
     )
-    return Response(dump(found), headers=_NO_STORE, media_type="application/json")
+    return Response(dump(key_list), headers=_NO_STORE, media_type="application/json")
 
 
 @router.post(
@@ -132,12 +132,12 @@ async def create_key(request: Request, gateway: InGateway, caller: OfCaller) -> 
     asked = await body_of(request, KeyRequest)
     if missing := [scope for scope in asked.scopes if scope not in caller.scopes]:
         raise InsufficientScope(("admin", *asked.scopes), missing)
-    rate = gateway["key_rates"].take(caller.tenant)
+    rate = gateway["key_rates"].admit(caller.tenant)
     if not rate.admitted:
         raise RateLimited(gateway["key_rates"].per_minute, rate.reset_s, "new keys")
     maker = keyring.good(caller.key_id)
     if maker is None:
-        raise Unauthenticated("This key has been revoked.", given=True)
+        raise Unauthenticated("This key has been revoked.", credential_sent=True)
     lifetime = None if asked.lifetime_seconds is None else timedelta(seconds=asked.lifetime_seconds)
     fact, key, record = await writer.create(
         asked.name, caller.tenant, list(asked.scopes), gateway["clock"].now(), lifetime, maker

@@ -23,22 +23,27 @@ from app.observability.request_span import RequestSpan
 from app.routes.dependencies import gateway_in
 
 _DEVELOPMENT = (b"development-mode", b"no keys, loopback only")
+# A body is what its Content-Type says, also where it repeats a client's texts.
+_NO_SNIFFING = (b"x-content-type-options", b"nosniff")
+# A cookie in a request keeps no cache between from storing the answer for others.
+_NOT_STORED = (b"cache-control", b"no-store")
 _USABLE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 # Clients may invent methods, and labels must stay few.
 _METHODS = frozenset({"GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH"})
 log = structlog.get_logger(__name__)
 
 
-def usable_request_id(given: str | None) -> str:
-    usable = given is not None and _USABLE_ID.fullmatch(given) is not None and not looks_like_key(given)
-    return given if given is not None and usable else secrets.token_hex(12)
+def usable_request_id(sent: str | None) -> str:
+    usable = sent is not None and _USABLE_ID.fullmatch(sent) is not None and not looks_like_key(sent)
+    return sent if sent is not None and usable else secrets.token_hex(12)
 
 
 class RequestContext:
     """Gives each request an id (`scope["request_id"]`, X-Request-Id), logs it as one event, counts and traces it.
 
-    Every answer has `scope["answer_headers"]`: the id, and Development-Mode in development mode. HEAD is answered as
-    GET, by status and headers alone: an event stream ends with them.
+    Every answer has `scope["answer_headers"]`: the id, and Development-Mode in development mode. An answer without
+    Cache-Control is not to be stored. HEAD is answered as GET, by status and headers alone: an event stream ends with
+    them.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -48,15 +53,17 @@ class RequestContext:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = _header(scope, b"x-request-id")
-        request_id = scope["request_id"] = usable_request_id(given or None)
-        added = scope["answer_headers"] = [(b"x-request-id", request_id.encode())]
+        scope = _canonical(scope)
+        sent = _header(scope, b"x-request-id")
+        request_id = scope["request_id"] = usable_request_id(sent or None)
+        added = scope["answer_headers"] = [(b"x-request-id", request_id.encode()), _NO_SNIFFING]
         if gateway_in(scope)["access"].development:
             added.append(_DEVELOPMENT)
         tracer = gateway_in(scope)["tracer"]
-        span = None if tracer is None else RequestSpan.begun(tracer, _header(scope, b"traceparent"))
-        if span is not None:
-            scope["hear_acceptance"] = span.hear_acceptance
+        span = None
+        if tracer is not None:
+            span = RequestSpan.begun(tracer, _header(scope, b"traceparent"), scope["scheme"], scope["path"])
+            scope["record_acceptance"] = span.record_acceptance
         began_s = time.perf_counter()
         status, streamed = 500, False
         # Uvicorn reads HEAD in its own scope and leaves out the body.
@@ -67,7 +74,8 @@ class RequestContext:
             nonlocal status, streamed
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *added]
+                stored = any(name == b"cache-control" for name, _ in message["headers"])
+                message["headers"] = [*message["headers"], *added, *(() if stored else (_NOT_STORED,))]
                 streamed = _is_stream(message)
             elif head and streamed:
                 return
@@ -98,6 +106,26 @@ class RequestContext:
             _count(gateway_in(scope)["metrics"], method, route, status, None if streamed else taken_s)
             if span is not None:
                 span.end(method, route, status, request_id, known.get("tenant"))
+
+
+_SLASHES = re.compile(r"//+")
+
+
+def _canonical(scope: Scope) -> Scope:
+    """The scope with a path without doubled slashes and without one at its end, which clients add by their base URLs.
+
+    A redirect would cost clients their body or their key.
+    """
+    path: str = scope["path"]
+    if "//" not in path and (not path.endswith("/") or path == "/"):
+        return scope
+    raw: bytes = scope.get("raw_path") or path.encode()
+    whole = _SLASHES.sub("/", path).rstrip("/") or "/"
+    return {
+        **scope,
+        "path": whole,
+        "raw_path": (_SLASHES.sub("/", raw.decode("latin-1")).rstrip("/") or "/").encode("latin-1"),
+    }
 
 
 def _header(scope: Scope, wanted: bytes) -> str:

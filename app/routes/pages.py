@@ -18,6 +18,8 @@ UI = Path(__file__).parents[1] / "ui"
 _SWAGGER = Path(str(files("fastapi_offline") / "static"))
 _MEDIA = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _POLICY = "default-src 'none'; img-src data:; connect-src 'self'; base-uri 'none'; frame-ancestors 'none'; "
+# No page that opened this one keeps a handle on its window.
+_OPENER = {"Cross-Origin-Opener-Policy": "same-origin"}
 _DASHBOARD_POLICY = f"{_POLICY}form-action 'none'; script-src 'self'; style-src 'self'"
 
 
@@ -56,7 +58,7 @@ def install_pages(app: FastAPI, *, title: str) -> None:
 
     def docs() -> Response:
         html, policy = _docs(title)
-        return Response(html, media_type="text/html", headers={"Content-Security-Policy": policy})
+        return Response(html, media_type="text/html", headers=_OPENER | {"Content-Security-Policy": policy})
 
     def serve(url: str, path: Path, headers: dict[str, str]) -> None:
         def served(request: Request) -> Response:
@@ -68,6 +70,6 @@ def install_pages(app: FastAPI, *, title: str) -> None:
     for name in ("swagger-ui-bundle.js", "swagger-ui.css"):
         serve(f"/docs/{name}", _SWAGGER / name, {"Cache-Control": "max-age=3600"})
     fresh = {"Cache-Control": "no-cache"}
-    serve("/", UI / "index.html", fresh | {"Content-Security-Policy": _DASHBOARD_POLICY})
+    serve("/", UI / "index.html", fresh | _OPENER | {"Content-Security-Policy": _DASHBOARD_POLICY})
     for path in sorted([*UI.glob("*.css"), *UI.glob("*.js"), *UI.glob("vendor/*.js")]):
         serve(f"/ui/{path.relative_to(UI)}", path, fresh)

@@ -4,7 +4,6 @@ The answer after a delta depends on the raw text up to it alone. So every viewer
 offsets, wherever its stream begins.
 """
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -18,9 +17,11 @@ from app.deliberation.facts import CallDelta, decode, prefix
 from app.deliberation.outputs import ANSWER_FIELDS
 from app.deliberation.ports import Journal
 from app.streaming.frames import EventFrame, event_in
+from app.tenant_slots import TenantSlots
 
 FRAMES_BYTES_MAX = 16_777_216
 CHARS_MAX = 16_777_216
+TENANTS_AT_ONCE = 16
 _FIELDS = tuple(dict.fromkeys(ANSWER_FIELDS.values()))
 
 
@@ -47,13 +48,13 @@ def _field(raw: str) -> object:
 
 
 def growing_answer(raw: str) -> str:
-    found = _field(raw)
-    return found if isinstance(found, str) else ""
+    answer = _field(raw)
+    return answer if isinstance(answer, str) else ""
 
 
 def finished_answer(raw: str) -> str | None:
-    found = _field(raw)
-    return found if found is None or isinstance(found, str) else to_json(found).decode()
+    answer = _field(raw)
+    return answer if answer is None or isinstance(answer, str) else to_json(answer).decode()
 
 
 def unfinished_answer(call: UnfinishedCall) -> UnfinishedCall:
@@ -68,10 +69,10 @@ class AnswerFrames:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._frames: OrderedDict[bytes, EventFrame] = OrderedDict()
-        self._frame_bytes = 0
         self._texts: OrderedDict[_CallKey, _RawText] = OrderedDict()
-        self._chars = 0
-        self._lock = asyncio.Lock()
+        self._frame_bytes = self._chars = 0
+        # A call's texts are read and kept in one turn; another tenant's turns go on beside it.
+        self._turns = TenantSlots(TENANTS_AT_ONCE, share=1)
 
     async def of(
         self, tenant: str, frames: Iterable[EventFrame], takes: Callable[[EventFrame], bool]
@@ -96,7 +97,7 @@ class AnswerFrames:
 
     async def _delta(self, tenant: str, frame: EventFrame, event: dict[str, Any]) -> dict[str, Any] | None:
         key, attempt = _CallKey(tenant, frame.deliberation_id, event["call_id"]), event["attempt"]
-        async with self._lock:
+        async with self._turns.slot(tenant):
             before = self._known(key, attempt, event["offset"])
             if before is None:
                 before = await self._stored(key, attempt, frame.sequence)

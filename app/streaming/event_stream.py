@@ -30,20 +30,23 @@ COMMENT = b": \n\n"
 log = structlog.get_logger(__name__)
 
 
-def limit_unsent(connection: Transport, stalled_s: float) -> None:
-    """Bound the unsent bytes of a connection, and have the system end it when they stay unsent for `stalled_s`.
+def end_when_stalled(connection: Transport, stalled_s: float, unsent_bytes: int | None = None) -> None:
+    """Have the system end a connection when its peer takes no byte for `stalled_s`: TCP_USER_TIMEOUT.
 
     TCP_NOTSENT_LOWAT bounds what the system takes beyond what it can send, at no cost for a fast reader.
-    TCP_USER_TIMEOUT ends a connection whose peer vanished, or has too few unsent bytes for the server to notice.
-    Nothing is bounded where the viewer has left already.
     """
-    if connection.is_closing():
-        return
-    connection.set_write_buffer_limits(high=BUFFER_BYTES)
     opened = connection.get_extra_info("socket")
     if sys.platform == "linux" and opened is not None and opened.family in (socket.AF_INET, socket.AF_INET6):
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(stalled_s * 1_000))
+        if unsent_bytes is not None:
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
+
+
+def limit_unsent(connection: Transport, stalled_s: float) -> None:
+    """Bound the unsent bytes of a connection, unless the viewer has left already; it ends when they stay unsent."""
+    if not connection.is_closing():
+        connection.set_write_buffer_limits(high=BUFFER_BYTES)
+        end_when_stalled(connection, stalled_s, UNSENT_BYTES)
 
 
 class EventStreamResponse(Response):

@@ -63,9 +63,9 @@ class Watch:
     """The events stored from now on under some patterns; `run` maintains it.
 
     `ring` is None until the first sync with the log. No event above `begin` is missing; `last_fact_sequence` is the
-    newest fact's. `ended` is set by a fact that ends a deliberation. `replaced` is set when another log took this one's
-    place; its events have no position here.
-    `observe` receives every event before any viewer does, once or more often.
+    newest fact's. `ended` is set by a fact that ends a deliberation. `replaced` is set when another log took this log's
+    place; events of that log have no position here. `observe` receives every event before any viewer does, once or more
+    often.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Watch:
         self._buffer: list[Record] = []
 
     def deliver(self, record: Record) -> None:
-        """Take a live event. While an earlier one may have been lost, buffer it until the log has been read."""
+        """Take a live event, or buffer it until the log has been read where an earlier event may have been lost."""
         if self._synced and not self._projection.stale.is_set():
             self._store(record)
             return
@@ -285,7 +285,7 @@ class Feed:
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
-        self._tasks = [self._group.create_task(each) for each in (self._drain_on_event(), self.texts.renew())]
+        self._tasks = [self._group.create_task(coroutine) for coroutine in (self._drain_on_event(), self.texts.renew())]
         return self
 
     async def __aexit__(

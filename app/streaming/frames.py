@@ -129,7 +129,7 @@ def chunked(frames: Iterable[bytes], bytes_max: int = CHUNK_BYTES) -> Iterator[b
 
 @dataclass(slots=True)
 class FrameBatcher:
-    """Selects and chunks one viewer's frames; `skipped` is the last event left out, None once a later one was sent."""
+    """Selects and chunks one viewer's frames; `skipped` is the last event left out, None after a later event."""
 
     takes: Callable[[EventFrame], bool]
     epoch: str

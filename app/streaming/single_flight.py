@@ -67,7 +67,7 @@ class KeyedSingleFlightCache(Generic[_Key, _Value]):
     def __getitem__(self, key: _Key) -> SingleFlightCache[_Value]:
         cache = self._caches.get(key)
         if cache is None:
-            self._caches = {each: known for each, known in self._caches.items() if not known.idle}
+            self._caches = {cached_key: known for cached_key, known in self._caches.items() if not known.idle}
             while len(self._caches) >= self._size_max:
                 del self._caches[next(iter(self._caches))]
             cache = self._caches[key] = SingleFlightCache[_Value](self._fresh_s, self._pace)

@@ -126,10 +126,10 @@ class SnapshotCache:
     async def _read(self, key: SnapshotKey) -> SnapshotSet:
         while True:
             log = await self._journal.state()
-            found = await asyncio.gather(*(self._facts(key.tenant, id) for id in sorted(key.ids)))
-            present = [each for each in found if not isinstance(each, NotFound | Gone)]
-            missing = [each for each in found if isinstance(each, NotFound | Gone)]
-            unknown = [each for each in missing if isinstance(each, NotFound)]
+            histories = await asyncio.gather(*(self._facts(key.tenant, id) for id in sorted(key.ids)))
+            present = [records for records in histories if not isinstance(records, NotFound | Gone)]
+            missing = [refusal for refusal in histories if isinstance(refusal, NotFound | Gone)]
+            unknown = [refusal for refusal in missing if isinstance(refusal, NotFound)]
             if missing and (not present or (unknown and key.strict)):
                 raise (unknown or missing)[0]
             if all(records[0].sequence <= log.last_sequence for records in present):

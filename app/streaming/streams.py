@@ -132,19 +132,19 @@ class Streams:
     async def _in_archive(self, request: EventsRequest) -> ResumePoint | None:
         if request.deliberation_id is None:
             return None
-        found = await self.archived(request.tenant, request.deliberation_id)
-        if found is None:
+        archived = await self.archived(request.tenant, request.deliberation_id)
+        if archived is None:
             return None
         # Nothing follows its last event, so a cursor of the same log is never beyond the end.
-        last_sequence = found.records[-1].sequence
+        last_sequence = archived.records[-1].sequence
         end = max(last_sequence, 0 if request.cursor is None else request.cursor.sequence)
-        known = SnapshotSet(StreamState(found.epoch, 1, end), [snapshot_at(found.records, last_sequence)])
-        return replace(resume_at(request, known, self.clock.now()), archived=found.records)
+        known = SnapshotSet(StreamState(archived.epoch, 1, end), [snapshot_at(archived.records, last_sequence)])
+        return replace(resume_at(request, known, self.clock.now()), archived=archived.records)
 
     async def _known(self, request: EventsRequest) -> SnapshotSet:
         if not request.single:
             self.catalog.require_caught_up()
-        # Another gateway may have sent events that are newer than the last snapshot of this one.
+        # Another gateway may have sent events that are newer than this gateway's last snapshot.
         at_least = 0 if request.cursor is None else request.cursor.sequence
         known = await self.snapshots.get(request.snapshot_key, at_least)
         if request.statuses:
@@ -158,7 +158,7 @@ class Streams:
             began_s = loop.time()
             if request.ids:
                 chosen = [s for s in known.snapshots if not request.statuses or s.state.status in request.statuses]
-                frames = tuple([_framed(await self._snapshot(request, each, known)) for each in chosen])
+                frames = tuple([_framed(await self._snapshot(request, snapshot, known)) for snapshot in chosen])
             else:
                 frames = (_framed(await self._listed(request, known)),)
             self.snapshots.charge(request.snapshot_key, loop.time() - began_s)
@@ -220,7 +220,7 @@ class Streams:
         controls = [] if point.gap is None else [dump(point.gap), *map(event_in, await self._snapshot_frames(point))]
         position = point.begin if point.cursor is None and point.gap is None else point.start
         unended = point.unended_after(position)
-        if not request.ids or any(each.end_sequence is None for each in point.known.snapshots):
+        if not request.ids or any(snapshot.end_sequence is None for snapshot in point.known.snapshots):
             # A client that comes again for the next page gets texts from now on.
             await self.feed.texts.announce(request.texts)
         items = [_item(epoch, position, event) for event in controls]

@@ -10,12 +10,16 @@ function place(call, offset, piece) {
   Object.assign(call, { text: kept + piece, chars: Math.min(offset, call.chars) + chars(piece) });
 }
 
+/** Events that decide nothing, and expire ten minutes after they were written. */
+const VIEWS = new Set(["call.started", "call.waiting", "call.delta"]);
+
 /** `events` may be given one by one as they come: `apply` changes the council. */
 export class Council {
   constructor(events = []) {
     this.stages = [];
     this.calls = new Map();
     this.events = [];
+    this.facts = 0;
     this.takeovers = [];
     this.startedAt = null;
     this.endedAt = null;
@@ -28,9 +32,10 @@ export class Council {
     const ts = at(event.ts);
     this.startedAt ??= ts;
     if (event.type !== "call.delta") this.events.push(event);
+    if (!VIEWS.has(event.type)) this.facts += 1;
     switch (event.type) {
       case "stage.opened":
-        this.stages.push({ ...event, openedAt: ts, closedAt: null, reason: null });
+        this.stages.push({ ...event, openedAt: ts, closedAt: null, reason: null, seen: [] });
         for (const planned of event.calls) {
           this.calls.set(planned.call_id, {
             ...planned, purpose: event.purpose, round: event.round, stage: event.stage, openedAt: ts,
@@ -74,7 +79,7 @@ export class Council {
         const call = this.calls.get(event.call_id);
         if (!call) break;
         call.using = event.type === "tool.started" ? event.name : null;
-        if (event.type === "tool.used") call.uses.push(event);
+        if (event.type === "tool.used") call.uses.push({ ...event, endedAt: ts });
         break;
       }
       case "deliberation.resumed":
@@ -102,8 +107,30 @@ export class Council {
 /** The outputs that are an answer to the task, with a text that grows. */
 export const WRITES = new Set(["answer", "revision", "turn", "fusion", "program"]);
 
-/** Whether a call is asked again after a failure. With tools it is asked once more after each turn of uses. */
-export const askedAgain = (call) => call.attempt > 1 && call.uses.length === 0;
+/** The requests of a call that repeat a failed one, by its outcome or else its last start. Each turn of tools takes one more request. */
+export function repeats(call) {
+  const turns = Math.max(0, ...call.uses.map(({ turn }) => turn));
+  return Math.max(0, (call.finished?.attempt ?? call.attempt) - 1 - turns);
+}
+
+/**
+ * What became of a call: "answered", "failed", "stopped" by a fact, "late" (its stage closed before it answered),
+ * "unanswered" (nothing came before the stage or the deliberation ended), or "open".
+ */
+export function fateOf(call, council) {
+  const { finished } = call;
+  if (finished?.problem) return finished.problem.code === "call_cancelled" ? "stopped" : "failed";
+  const stage = council.stages.find((opened) => opened.stage === call.stage);
+  if (stage.closedAt === null) return finished ? "answered" : council.endedAt === null ? "open" : "unanswered";
+  if (stage.seen.includes(call.call_id)) return "answered";
+  return finished ? "late" : "unanswered";
+}
+
+/** Whether the starts of calls have expired: then waits and earlier attempts are unknown. */
+export const expired = (council) => [...council.calls.values()].some(({ finished, attempts }) => finished && asked(finished) && attempts.length === 0);
+
+/** Whether an outcome came from a request to an engine. */
+export const asked = (finished) => finished.usage.calls > 0 || finished.text !== null;
 
 /** The object that a call's text is, or null: only answers are plain text. */
 export function parsed(text) {
@@ -128,9 +155,9 @@ export const shownTo = (call) => Object.entries(call.labels).map(AGENT);
  * `weights` are those of the rubric.
  */
 export function ballots(council, stage, weights) {
-  const found = [];
+  const cast = [];
   for (const call of council.inStage(stage)) {
-    const scores = call.output === "score" && call.finished ? parsed(call.finished.text) : null;
+    const scores = call.output === "score" && fateOf(call, council) === "answered" ? parsed(call.finished.text) : null;
     if (scores === null) continue;
     const candidates = shownTo(call).flatMap(({ letter, agent, version }) => {
       const criteria = scores[letter]?.criteria;
@@ -139,7 +166,7 @@ export function ballots(council, stage, weights) {
       const mean = criteria.reduce((sum, { id, score }) => sum + score * (weights[id] ?? 1), 0) / weight;
       return [{ letter, agent, version, criteria, mean }];
     });
-    found.push({ judge: call.agent_id, candidates });
+    cast.push({ judge: call.agent_id, candidates });
   }
-  return found;
+  return cast;
 }

@@ -5,9 +5,11 @@ import { Done } from "./done.js";
 import { ENDS, Refused, recorded, request } from "./gateway.js";
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { watch } from "./live.js";
+import { notify } from "./notice.js";
 import { tell } from "./parts.js";
-import { address, useTitle } from "./router.js";
+import { address, of, useTitle } from "./router.js";
 import { Running } from "./running.js";
+import { stateInWords } from "./sentences.js";
 import { question } from "./words.js";
 
 const DRAW_MS = 120;
@@ -59,7 +61,7 @@ function useDeliberation(id) {
       } else if (ENDS.some((name) => event.type === `deliberation.${name}`)) {
         leave();
         tell(event.type.replace("deliberation.", "The deliberation ended: "));
-        load().catch(restart);
+        load().then(() => notify(stateInWords(held.resource), question(held.resource.task).slice(0, 120), of(id)), restart);
       } else if (event.type !== "call.delta") figures();
       soon();
     };
@@ -116,7 +118,7 @@ export function Deliberation({ id }) {
   const { resource, council: growing, fault } = useDeliberation(id);
   // Another object for each state: components that get the same one are not drawn again.
   const council = useMemo(() => growing && Object.assign(new Council(), growing), [growing, growing?.version]);
-  useTitle(resource ? question(resource.task).slice(0, 80) : "Deliberation");
+  useTitle(resource ? `${stateInWords(resource)}: ${question(resource.task).slice(0, 80)}` : "Deliberation");
   if (fault) return html`<div class="wrap"><h1>Not shown</h1><p class="fault" role="alert">${fault}</p><p class="foot"><a class="btn" href=${address("deliberations")}>All deliberations</a></p></div>`;
   if (resource === null) return html`<div class="wrap"><p class="muted" role="status">Loading …</p></div>`;
   return ENDS.includes(resource.status) ? html`<${Done} resource=${resource} council=${council} />` : html`<${Running} resource=${resource} council=${council} />`;

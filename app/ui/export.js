@@ -4,9 +4,14 @@ import { fragment } from "./markdown.js";
 import { save } from "./parts.js";
 import { number, question, tokensOf } from "./words.js";
 
+const named = ({ name, media_type: type, bytes, sha256 }) => `${name}, ${type}, ${number(bytes)} bytes, file-${sha256}`;
+
 /** Markdown with the task, the verdict, each candidate's versions and the critiques of them. */
-export function transcript({ task, strategy, status, verdict, proposals, usage, created_at: created, id }) {
+export function transcript({ task, task_file: whole, evidence, strategy, status, verdict, proposals, usage, created_at: created, id }) {
   const parts = [`# ${question(task).slice(0, 120)}`, `${strategy}, ${status}, ${created}, ${number(tokensOf(usage))} tokens, ${id}`, "## Task", task];
+  if (whole) parts.push(`This is its beginning and its end. The whole task: ${named(whole)}`);
+  const files = evidence.filter(({ file }) => file);
+  if (files.length) parts.push("## Files", files.map(({ id, file }) => `- ${id}: ${named(file)}`).join("\n"));
   if (verdict) {
     parts.push("## Verdict", verdict.content ?? "Answers side by side.", "## Ranking", verdict.ranking.map(({ rank, agent_id: agent, score }) => `${rank}. ${agent}${score === null ? "" : `: ${score.toFixed(3)}`}`).join("\n"));
     if (verdict.dissent.length) parts.push("## Dissent", verdict.dissent.map(({ agent_id: agent, preferred }) => `- ${agent} prefers ${preferred}`).join("\n"));
@@ -26,7 +31,7 @@ const CSP = "default-src 'none'; style-src 'unsafe-inline'";
 export async function download({ id, task }) {
   const styles = await Promise.all(["tokens", "page"].map(async (name) => (await fetch(`/ui/${name}.css`)).text()));
   const shown = document.querySelector("[data-done]").cloneNode(true);
-  for (const each of shown.querySelectorAll(".acts, .jumpbar, .replay, form, .lanetabs, input, select, .foot button, header .end")) each.remove();
+  for (const control of shown.querySelectorAll(".acts, .jumpbar, .replay, form, .lanetabs, input, select, img, .foot button, header .end")) control.remove();
   for (const button of shown.querySelectorAll("button")) {
     const words = document.createElement("span");
     words.append(...button.childNodes);

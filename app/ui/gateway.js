@@ -11,11 +11,14 @@ function field({ location, pointer, detail }) {
 
 const sentence = (text) => (/[.?!]$/.test(text) ? text : `${text}.`);
 
+/** What a fault says, with its remedy; headers are the page's own. */
+export const faultInWords = (fault) => `${sentence(fault.detail)} ${fault.location === "header" ? "" : fault.remedy}`.trim();
+
 /** A refusal of the gateway; `message` says each fault once, without the headers that the page sends. `faults` names fields or parts. */
 export class Refused extends Error {
   constructor(status, problem) {
     const faults = problem?.errors ?? [];
-    const said = faults.map((fault) => `${field(fault)}${sentence(fault.detail)} ${fault.location === "header" ? "" : fault.remedy}`.trim());
+    const said = faults.map((fault) => `${field(fault)}${faultInWords(fault)}`);
     super(said.join("\n") || (problem?.detail ?? `The gateway answered ${status}.`));
     this.status = status;
     this.faults = faults;
@@ -45,6 +48,25 @@ export async function request(path, { method = "GET", body, headers = {} } = {})
   if (response.status === 401 && path !== "/login") loggedOut();
   if (!response.ok) throw new Refused(response.status, content);
   return content;
+}
+
+/** POSTs a form with a file: { answer, stop }, where `answer` is as that of `request`. `onShare` gets the share that is sent, up to 1. */
+export function send(path, form, onShare) {
+  const sent = new XMLHttpRequest();
+  sent.open("POST", path);
+  sent.setRequestHeader("Accept", "application/json");
+  sent.responseType = "json";
+  sent.upload.onprogress = ({ loaded, total }) => onShare(loaded / total);
+  const answer = new Promise((resolve, reject) => {
+    sent.onload = () => {
+      if (sent.status === 401) loggedOut();
+      if (sent.status < 400) resolve(sent.response);
+      else reject(new Refused(sent.status, sent.response));
+    };
+    sent.onerror = sent.onabort = () => reject(new Away("The upload broke."));
+  });
+  sent.send(form);
+  return { answer, stop: () => sent.abort() };
 }
 
 const PAGE = 1_000;

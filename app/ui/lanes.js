@@ -1,28 +1,26 @@
 /** The stage rail, and a lane for each agent with its texts. */
 
-import { askedAgain, parsed, shownTo, WRITES } from "./council.js";
+import { fateOf, parsed, repeats, shownTo, WRITES } from "./council.js";
 import { html, useLayoutEffect, useRef, useState } from "./html.js";
 import { Markdown } from "./markdown.js";
 import { Bar, Icon, Purpose, Severity } from "./parts.js";
+import { stageInWords } from "./sentences.js";
 import { roles } from "./state.js";
 import { cachedShare, duration, family, number, plural, title } from "./words.js";
 
-const CLOSED = { all: "all answered", quorum: "enough answered", deadline: "closed by its deadline" };
 const MANY = 6;
 
-export function Rail({ council, until, replayed = false }) {
-  return html`<ol class="rail" style=${{ "--n": council.stages.length }} aria-label="Stages">${council.stages.map((stage) => {
+/** The stages; `coming` are those that a council under way has yet to open, as [purpose, round]. */
+export function Rail({ council, until, coming = [] }) {
+  const named = (purpose, round) => `${purpose}${round > 0 && [...council.stages.map((stage) => stage.purpose), ...coming.map(([name]) => name)].filter((name) => name === purpose).length > 1 ? `, round ${round}` : ""}`;
+  return html`<ol class="rail" aria-label="Stages">${council.stages.map((stage) => {
+    const { count, words, icon } = stageInWords(council, stage, until);
     const calls = council.inStage(stage.stage);
-    const ended = calls.filter(({ finished }) => finished).length;
-    const write = calls.filter(({ finished, firstAt }) => !finished && firstAt).length;
-    const again = calls.filter((call) => !call.finished && askedAgain(call)).length;
-    const open = stage.closedAt === null;
-    const took = duration((stage.closedAt ?? until) - stage.openedAt);
-    const words = open ? [`${took} so far`, write ? `${number(write)} write` : "", again ? `${number(again)} asked again` : ""].filter(Boolean).join(", ") : `${took}, ${CLOSED[stage.reason] ?? stage.reason}`;
+    const open = stage.closedAt === null && council.endedAt === null;
     return html`<li key=${stage.stage} class=${`${open ? "now" : "done"} ${family(stage.purpose)}`} aria-current=${open ? "step" : null}>
-      <div class="l"><${Icon} name=${open ? (replayed ? "clock" : "spin") : "check"} /><b>${stage.purpose}${stage.round > 0 && council.stages.filter(({ purpose }) => purpose === stage.purpose).length > 1 ? `, round ${stage.round}` : ""}</b><span>${ended} of ${calls.length}</span></div>
-      <div class="d">${words}</div><${Bar} share=${calls.length ? ended / calls.length : 0} /></li>`;
-  })}</ol>`;
+      <div class="l"><${Icon} name=${icon} /><b>${named(stage.purpose, stage.round)}</b><span>${count}</span></div>
+      <div class="d" title=${words}>${words}</div><${Bar} share=${calls.length ? calls.filter(({ finished }) => finished).length / calls.length : 0} /></li>`;
+  })}${coming.map(([purpose, round]) => html`<li key=${`${purpose}${round}`} class=${`next ${family(purpose)}`}><div class="l"><${Icon} name="clock" /><b>${named(purpose, round)}</b></div><div class="d">to come, where needed</div></li>`)}</ol>`;
 }
 
 /** What an agent does, in words from the output that its call asks for. */
@@ -39,7 +37,7 @@ function doing(call, letters) {
 
 function label(call, calls) {
   if (!WRITES.has(call.output)) return calls.filter(({ purpose }) => purpose === call.purpose).length > 1 ? `${call.purpose} ${call.round}` : call.purpose;
-  return `v${calls.filter((each) => WRITES.has(each.output)).indexOf(call) + 1}`;
+  return `v${calls.filter((written) => WRITES.has(written.output)).indexOf(call) + 1}`;
 }
 
 const Issues = ({ issues }) => (issues.length === 0 ? html`<p class="quiet">No issue found.</p>` : html`<ul class="asked">${issues.map(({ severity, claim, where, fix }) => html`<li><${Severity} level=${severity} /><span dir="auto">${claim} <span class="muted">${where ? `“${where}”` : ""} ${fix ? `Fix: ${fix}` : ""}</span></span></li>`)}</ul>`);
@@ -47,7 +45,7 @@ const Issues = ({ issues }) => (issues.length === 0 ? html`<p class="quiet">No i
 /** The text of a call in the form that its output has. */
 export function Said({ call, live, names }) {
   if (WRITES.has(call.output)) {
-    if (call.output === "program") return html`<pre class="sh" tabindex="0" dir="auto"><code>${call.text}</code></pre>`;
+    if (call.output === "program") return html`<pre class="sh" tabindex="0" dir="ltr"><code>${call.text}</code></pre>`;
     return html`<${Markdown} text=${call.text} caret=${live && !call.finished ? family(call.purpose) : null} />`;
   }
   const read = call.finished ? parsed(call.finished.text) : null;
@@ -59,8 +57,12 @@ export function Said({ call, live, names }) {
   return html`<dl class="given">${Object.entries(read).map(([name, value]) => html`<dt>${title(name)}</dt><dd dir="auto">${typeof value === "string" ? value : Array.isArray(value) && value.every((each) => typeof each === "string") ? html`<ul>${value.map((each) => html`<li>${each}</li>`)}</ul>` : html`<pre tabindex="0">${JSON.stringify(value, null, 1)}</pre>`}</dd>`)}</dl>`;
 }
 
-/** The uses of tools before an answer, each with its arguments and the recorded part of its result. */
-const Uses = ({ uses }) => html`<details class="gap"><summary>${plural(uses.length, "tool use")}</summary><ul class="given">${uses.map((use) => html`<li key=${use.number}><b>${use.name}</b> ${use.problem ? html`<span class="fault">${use.problem.detail}</span>` : html`<span class="muted">${use.failed ? "it failed, " : ""}${plural(use.bytes, "byte")} in ${duration(use.duration_ms)}</span>`}<pre tabindex="0" dir="auto">${use.arguments}${use.text ? `\n\n${use.text}` : ""}</pre></li>`)}</ul></details>`;
+const USES_SHOWN = 3;
+const outcomeOf = ({ problem, failed, bytes, duration_ms: took }) => (problem ? html`<span class="fault">${problem.detail}</span>` : html`<span class="muted">${failed ? "it failed, " : ""}${plural(bytes, "byte")} in ${duration(took)}</span>`);
+
+/** The uses of tools before an answer: what was called with what, and behind a click what came back. */
+const Uses = ({ uses }) => html`<div class="uses"><ul>${uses.slice(-USES_SHOWN).map((use) => html`<li key=${use.number}><${Icon} name="tool" /><b>${use.name}</b> <code dir="ltr" title=${use.arguments}>${use.arguments}</code> ${outcomeOf(use)}</li>`)}</ul>
+  <details><summary>${plural(uses.length, "tool use")}</summary><ul class="given">${uses.map((use) => html`<li key=${use.number}><b>${use.name}</b> ${outcomeOf(use)}<pre tabindex="0" dir="ltr">${use.arguments}${use.text ? `\n\n${use.text}` : ""}</pre></li>`)}</ul></details></div>`;
 
 /** The boxes of growing texts: { box, follows, live } by the element whose height grows. */
 const growing = new WeakMap();
@@ -121,16 +123,19 @@ function Lane({ agent, council, work, live, on, names }) {
   const rate = useRate(current);
   const active = live && current && !current.finished;
   const [onScroll, back, jump] = useFollow(box, text, Boolean(live && shown && !shown.finished && !empty));
-  const problem = current?.finished?.problem;
+  const fate = current && fateOf(current, council);
   const usage = shown?.finished?.usage;
   const simulated = roles.value.find(({ name }) => name === agent.role)?.live?.simulated;
   const heard = active ? (rate ? `${number(rate)} characters/s` : current.startedAt ? "no text yet" : "waits") : "";
-  const spoken = current === undefined ? null : problem ? html`<span class="ph failed"><${Icon} name="cross" />${current.purpose}</span><span>${problem.detail}</span>`
-    : current.waiting ? html`<span class="ph failed"><${Icon} name="clock" />waits</span><span>${current.waiting.detail}</span>`
-      : current.finished ? html`<${Purpose} name=${current.purpose}>: done<//><span>${live ? "Rests until the next stage" : ""}</span>`
-        : html`<${Purpose} name=${current.purpose} />${askedAgain(current) ? html`<span class="ph failed"><${Icon} name="again" />attempt ${current.attempt}</span>` : ""}<span>${current.using ? `Uses ${current.using}` : current.startedAt ? doing(current, names) : "Waits for its turn"}</span>`;
+  const mark = (icon, words, tone = "failed") => html`<span class=${`ph ${tone}`}><${Icon} name=${icon} />${words}</span>`;
+  const spoken = current === undefined ? null : fate === "failed" ? html`${mark("cross", current.purpose)}<span title=${current.finished.problem.detail}>${current.finished.problem.detail}</span>`
+    : fate === "stopped" || fate === "unanswered" ? html`${mark("stop", current.purpose, "")}<span>${fate === "stopped" ? "Was stopped" : "Had not answered at the end"}</span>`
+      : fate === "late" ? html`${mark("clock", current.purpose, "")}<span>Answered after its stage had closed</span>`
+        : current.waiting ? html`${mark("clock", "waits")}<span title=${current.waiting.detail}>Waits for its engine</span>`
+          : current.finished ? html`<${Purpose} name=${current.purpose}>: done<//><span>${live ? "Rests until the next stage" : ""}</span>`
+            : html`<${Purpose} name=${current.purpose} />${repeats(current) > 0 ? mark("again", `attempt ${1 + repeats(current)}`) : ""}<span>${current.using ? `Uses ${current.using}` : current.startedAt ? doing(current, names) : "Waits for its turn"}</span>`;
   return html`<article class="lane" data-on=${on} data-lane=${agent.agent_id} aria-label=${names(agent.agent_id)}>
-    <header><div class="who"><h3>${names(agent.agent_id)}</h3><span class="m">${names(agent.agent_id) === agent.agent_id ? shown?.model ?? agent.model ?? "" : ""}</span><span class="rate">${simulated ? html`<span class="sim">Simulated</span>` : ""}<span class=${rate ? "" : "muted"}>${heard}</span></span></div>
+    <header><div class="who"><h3 title=${agent.persona}>${names(agent.agent_id)}</h3><span class="m" title=${names(agent.agent_id) === agent.agent_id ? shown?.model ?? agent.model : null}>${names(agent.agent_id) === agent.agent_id ? shown?.model ?? agent.model ?? "" : ""}</span><span class="rate">${simulated ? html`<span class="sim">Simulated</span>` : ""}<span class=${rate ? "" : "muted"}>${heard}</span></span></div>
       <div class="doing">${spoken ?? (work?.error ? html`<span>${work.error.detail}</span>` : html`<span class="muted">${work && !live ? work.status : "Not asked yet"}</span>`)}</div></header>
     <div class="fill" tabindex="0" ref=${box} onScroll=${onScroll} aria-label=${`Text of ${names(agent.agent_id)}`} role="region"><div ref=${text}>${shown?.uses.length ? html`<${Uses} uses=${shown.uses} />` : ""}
       ${before ? html`<p class="small muted">Until the new text comes, this is its last one.</p><${Markdown} text=${before.text} dim=${true} />` : shown ? html`<${Said} call=${shown} live=${live} names=${names} />` : work?.content ? html`<${Markdown} text=${work.content} />` : ""}</div></div>
@@ -142,7 +147,7 @@ function Lane({ agent, council, work, live, on, names }) {
 export function Lanes({ resource, council, live, names = (agent) => agent }) {
   const { agents } = resource;
   const [tab, setTab] = useState(agents[0]?.agent_id);
-  const works = new Map(resource.proposals.map((each) => [each.agent_id, each]));
+  const works = new Map(resource.proposals.map((work) => [work.agent_id, work]));
   const onKey = (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;

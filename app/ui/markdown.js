@@ -5,19 +5,70 @@ import { Marked } from "./vendor/marked.js";
 import "./vendor/purify.js";
 
 const TEXT_CHARS_MAX = 100_000;
+/**
+ * What the parser reads of a text at once. It is quadratic in lines of one block, in characters of one word and in marks of
+ * emphasis, and fills each row of a table up to the width of its head. A text beyond these bounds is shown as it is written.
+ */
+const LINES_MAX = 1_000;
+const WORD_CHARS_MAX = 2_000;
+/** A table's cells take two characters each where no row is filled up; a short text may have this many. */
+const CELLS = 500;
+/** Quotes and lists that one line begins within each other. */
+const NESTED = /^(?:[ \t]*(?:>|(?:[*+-]|\d{1,9}[.)])[ \t])){7}/;
+/** Characters times marks of emphasis in a paragraph; beyond, its marks are text. */
+const EMPHASIS_MAX = 1_000_000;
+/** Characters of shown addresses: a definition may be referred to in every word. */
+const ADDRESSES_CHARS_MAX = 200_000;
+
+/** Thrown within the parser, as its own calls nested too deep are. */
+const tooMuch = () => new RangeError("The text takes too much work.");
+
+function checkWork(text) {
+  const lines = text.split("\n");
+  const bars = lines.reduce((most, line) => Math.max(most, line.split("|").length - 1), 0);
+  const word = text.split(/\s/).some(({ length }) => length > WORD_CHARS_MAX);
+  if (word || lines.length > LINES_MAX || lines.length * bars > Math.max(CELLS, text.length) || lines.some((line) => NESTED.test(line))) throw tooMuch();
+}
+
+/** The value of `read`, or of `instead` for a text that takes too much work or nests too deep. */
+function bounded(read, instead) {
+  try {
+    return read();
+  } catch (error) {
+    if (error instanceof RangeError) return instead();
+    throw error;
+  }
+}
+
+const weighed = { paragraph: "", heavy: false };
+/** Whether the marks of emphasis in a paragraph are too many; the parser asks at each of them. */
+function emphasisIsHeavy(paragraph) {
+  if (paragraph !== weighed.paragraph) {
+    Object.assign(weighed, { paragraph, heavy: paragraph.length * (paragraph.split(/[*_]/).length - 1) > EMPHASIS_MAX });
+  }
+  return weighed.heavy;
+}
+
+let addressesChars = 0;
+function address(href) {
+  addressesChars += href.length;
+  if (addressesChars > ADDRESSES_CHARS_MAX) throw tooMuch();
+  return `<code>${escaped(href)}</code>`;
+}
+
 const escaped = (text) =>
-  text.replace(/[&<>"']/g, (each) => `&#${each.charCodeAt(0)};`);
+  text.replace(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`);
 
 const marked = new Marked({
   gfm: true,
   // Tags within a line are text, so that no open one changes how the blocks behind it are read.
-  tokenizer: { tag: () => undefined },
+  tokenizer: { tag: () => undefined, emStrong: (_, paragraph) => (emphasisIsHeavy(paragraph) ? undefined : false) },
   renderer: {
     html: ({ text }) => escaped(text),
-    image: ({ text, href }) => `${escaped(text)} <code>${escaped(href)}</code>`,
+    image: ({ text, href }) => `${escaped(text)} ${address(href)}`,
     link({ tokens, href }) {
       const words = this.parser.parseInline(tokens);
-      return words === escaped(href) ? `<code>${words}</code>` : `${words} <code>${escaped(href)}</code>`;
+      return words === escaped(href) ? address(href) : `${words} ${address(href)}`;
     },
     checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
   },
@@ -26,14 +77,22 @@ const TAGS = "p br hr h3 h4 h5 h6 ul ol li strong em del code pre blockquote tab
 const BLOCKS = new Set(["P", "UL", "OL", "LI", "BLOCKQUOTE", "H3", "H4", "H5", "H6"]);
 const LOWER = { H1: "h3", H2: "h3", H3: "h4" };
 
+function parsed(text) {
+  if (text.length > TEXT_CHARS_MAX) throw tooMuch();
+  checkWork(text);
+  addressesChars = 0;
+  return marked.parse(text);
+}
+
 /** A fragment of the document with nothing in it that runs, loads, leads elsewhere, or has a name. */
 export function fragment(text) {
-  const made = document.createElement("template");
-  if (text.length > TEXT_CHARS_MAX) {
-    made.content.append(Object.assign(document.createElement("pre"), { textContent: text }));
-    return made.content;
+  const content = bounded(() => parsed(text), () => null);
+  if (content === null) {
+    const made = document.createDocumentFragment();
+    made.append(Object.assign(document.createElement("pre"), { textContent: text, tabIndex: 0 }));
+    return made;
   }
-  const clean = globalThis.DOMPurify.sanitize(marked.parse(text), {
+  const clean = globalThis.DOMPurify.sanitize(content, {
     ALLOWED_TAGS: [...TAGS, "h1", "h2"],
     ALLOWED_ATTR: ["start"],
     RETURN_DOM_FRAGMENT: true,
@@ -43,14 +102,15 @@ export function fragment(text) {
     lower.append(...heading.childNodes);
     heading.replaceWith(lower);
   }
-  for (const scrolls of clean.querySelectorAll("pre")) scrolls.tabIndex = 0;
   for (const block of clean.children) block.dir = "auto";
+  for (const code of clean.querySelectorAll("pre")) Object.assign(code, { tabIndex: 0, dir: "ltr" });
   return clean;
 }
 
 /** The blocks of `text` that nothing written behind them can change: all but the last of its whole lines. */
 function settledIn(text) {
-  const tokens = marked.lexer(text.slice(0, text.lastIndexOf("\n") + 1));
+  const lines = text.slice(0, text.lastIndexOf("\n") + 1);
+  const tokens = bounded(() => (checkWork(lines), marked.lexer(lines)), () => []);
   const last = tokens.findLastIndex(({ type }) => type !== "space");
   const settled = tokens.slice(0, Math.max(0, last)).map(({ raw }) => raw).join("");
   return text.startsWith(settled) ? settled : "";

@@ -26,6 +26,10 @@ const ICONS = {
   spin: "M8 2a6 6 0 1 1-6 6",
   stop: "M8 2a6 6 0 1 1 0 12A6 6 0 0 1 8 2M5.8 5.8h4.4v4.4H5.8z",
   swap: "M3 5.5h10M10.5 3 13 5.5 10.5 8M13 10.5H3M5.5 8 3 10.5 5.5 13",
+  link: "M6.5 9.5 9.5 6.5M7 4.5l1-1a3 3 0 0 1 4.3 4.3l-1 1M9 11.5l-1 1a3 3 0 0 1-4.3-4.3l1-1",
+  bell: "M4 11.5c1-1 1-2.4 1-4a3 3 0 0 1 6 0c0 1.6 0 3 1 4zM6.8 13.5h2.4",
+  trash: "M3 4.5h10M6 4.5v-2h4v2M4.5 4.5l.6 9h5.8l.6-9",
+  tool: "M9.5 6.5 4 12l-1-1 5.5-5.5M8.5 3.5h4v4",
   theme: "M8 2.4a5.6 5.6 0 1 1 0 11.2A5.6 5.6 0 0 1 8 2.4v11.2",
 };
 
@@ -67,10 +71,10 @@ export const Figures = ({ items, label }) => html`
 
 /** A note that names state, cause and remedy; `children` may end with a button. */
 export const Note = ({ tone, head, children, action = null }) => html`
-  <div class=${`note ${tone}`}><${Icon} name=${tone === "accent" ? "info" : "alert"} large /><p><b>${head}</b> ${children}</p>${action}</div>`;
+  <div class=${`note ${tone}`}><${Icon} name=${tone === "accent" ? "info" : "alert"} large /><div class="grow"><b>${head}</b> ${children}</div>${action}</div>`;
 
 /**
- * The hemicycle: one seat for each member. A seat is { name, fill }, where fill is "full", "ring", "rest" or "".
+ * The hemicycle: one seat for each member. A seat is { name, fill }, where fill is "full", "half", "ring", "rest" or "".
  * Above seven seats dots stand without letters.
  */
 export function Seats({ seats, width = 104, label }) {
@@ -110,14 +114,14 @@ export async function copyText(text) {
   tell("Copied.");
 }
 
-export function Copy({ text, children, small = true }) {
+export function Copy({ text, children, small = true, icon = "copy" }) {
   const [copied, setCopied] = useState(false);
   const copy = async () => {
-    await copyText(typeof text === "function" ? text() : text);
+    await copyText(typeof text === "function" ? await text() : text);
     setCopied(true);
     setTimeout(() => setCopied(false), 1_500);
   };
-  return html`<button type="button" class=${`btn${small ? " sm" : ""}`} onClick=${copy}><${Icon} name=${copied ? "check" : "copy"} />${children}</button>`;
+  return html`<button type="button" class=${`btn${small ? " sm" : ""}`} onClick=${copy}><${Icon} name=${copied ? "check" : icon} />${children}</button>`;
 }
 
 export function save(name, type, content) {

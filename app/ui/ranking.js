@@ -1,8 +1,8 @@
 /** How the candidates were judged: by criterion, judge by judge, over the rounds, in groups and in pairs. */
 
-import { parsed, shownTo } from "./council.js";
 import { html, useState } from "./html.js";
 import { Icon } from "./parts.js";
+import { compared, firsts } from "./reading.js";
 import { NONE, number, ordinal, plural, sentence, title } from "./words.js";
 
 const SCALE = 10;
@@ -29,35 +29,25 @@ export function Matrix({ resource, read }) {
   const [open, setOpen] = useState(null);
   const { ranking, winner } = resource.verdict;
   const ids = resource.constraints.rubric.map(({ id }) => id);
-  const rows = read.last.map((ballot) => ({ ballot, given: ordered(ballot, read, criterion) }));
+  const rows = read.last.map((ballot) => ({ ballot, scored: ordered(ballot, read, criterion) }));
   const mean = (agent) => {
-    const scores = rows.flatMap(({ given }) => given.filter((each) => each.agent === agent).map(({ score }) => score));
-    return scores.length ? (scores.reduce((sum, each) => sum + each, 0) / scores.length).toFixed(2) : NONE;
+    const scores = rows.flatMap(({ scored }) => scored.filter((candidate) => candidate.agent === agent).map(({ score }) => score));
+    return scores.length ? (scores.reduce((sum, score) => sum + score, 0) / scores.length).toFixed(2) : NONE;
   };
-  const version = (agent) => (ranking.some((each) => each.version) ? ` v${read.standing.get(agent).version + 1}` : "");
-  const chosen = open && rows.find(({ ballot }) => ballot.judge === open.judge)?.given.find(({ agent }) => agent === open.agent);
+  const version = (agent) => (ranking.some((place) => place.version) ? ` v${read.standing.get(agent).version + 1}` : "");
+  const chosen = open && rows.find(({ ballot }) => ballot.judge === open.judge)?.scored.find(({ agent }) => agent === open.agent);
   return html`<div class="row seg-row"><div class="seg" role="group" aria-label="Criterion">${["", ...ids].map((id) => html`<button key=${id} aria-pressed=${id === criterion} onClick=${() => setCriterion(id)}>${id === "" ? "All" : title(id)}</button>`)}</div></div>
-    <div class="scrollx" tabindex="0" role="region" aria-label="Ballots, table"><table class="matrix"><caption class="vh">Scores: judges in rows, candidates in columns, best first</caption>
+    <div class="scrollx" tabindex="0" role="region" aria-label="Ballots, table"><table class="matrix" style=${{ "--n": ranking.length }}><caption class="vh">Scores: judges in rows, candidates in columns, best first</caption>
       <thead><tr><th scope="col"><span class="vh">Judge</span></th>${ranking.map(({ agent_id: id }) => html`<th scope="col" key=${id}><span class=${`letter${id === winner ? " win" : ""}`}>${read.letter(id)}</span><span class="muted small">${version(id)}</span>${read.shown ? html`<span class="name">${id}</span><span class="model">${read.work.get(id)?.model ?? ""}</span>` : ""}</th>`)}</tr></thead>
-      <tbody>${rows.map(({ ballot, given }) => html`<tr key=${ballot.judge}><th scope="row">${read.shown ? ballot.judge : read.judge(ballot.judge).replace("judge", "Judge")}</th>${ranking.map(({ agent_id: id }) => {
+      <tbody>${rows.map(({ ballot, scored }) => html`<tr key=${ballot.judge}><th scope="row">${read.shown ? ballot.judge : read.judge(ballot.judge).replace("judge", "Judge")}</th>${ranking.map(({ agent_id: id }) => {
         if (id === ballot.judge) return html`<td key=${id} class="own" title="No agent judges its own candidate">${read.shown ? "its own" : "recused"}</td>`;
-        const one = given.find(({ agent }) => agent === id);
+        const one = scored.find(({ agent }) => agent === id);
         if (!one) return html`<td key=${id} class="own">not shown</td>`;
-        const rank = given.filter(({ score }) => score > one.score).length + 1;
+        const rank = scored.filter(({ score }) => score > one.score).length + 1;
         return html`<td key=${id} class=${rank === 1 ? "first" : ""} style=${{ "--p": Math.round(Math.max(0, one.score - 4) * 6) }}><button aria-expanded=${chosen === one} title="Show the reasons" onClick=${() => setOpen(chosen === one ? null : { judge: ballot.judge, agent: id })}><b>${one.score.toFixed(1)}</b><small>${ordinal(rank)}${read.shown ? html`<span class="o">, seen as ${one.letter}</span>` : ""}</small></button></td>`;
       })}</tr>`)}</tbody>
       <tfoot><tr><th scope="row">Mean, of 10</th>${ranking.map(({ agent_id: id }) => html`<td key=${id}>${mean(id)}</td>`)}</tr><tr><th scope="row">Score, 0 to 1</th>${ranking.map(({ agent_id: id, score }) => html`<td key=${id}>${score === null ? NONE : score.toFixed(2)}</td>`)}</tr></tfoot></table></div>
     ${chosen ? html`<div class="minority reasons" role="region" aria-label="Reasons"><h3><span>${read.judge(open.judge)} on ${read.name(open.agent)}${version(open.agent).replace(" v", ", version ")}</span></h3><dl class="given">${chosen.criteria.map(({ id, score, rationale }) => html`<dt key=${id}>${title(id)} ${score}</dt><dd dir="auto">${rationale}</dd>`)}</dl></div>` : html`<p class="foot">Choose a cell to read its judge’s reasons.</p>`}`;
-}
-
-/** Each judge's first choices among the texts whose version is `versionOf(agent, candidates)`. */
-export function firsts(cast, versionOf) {
-  return cast.map(({ judge, candidates }) => {
-    const judged = candidates.filter(({ agent, version }) => version === versionOf(agent, candidates));
-    const best = Math.max(...judged.map(({ mean }) => mean));
-    const chosen = judged.filter(({ mean }) => mean === best).map(({ agent }) => agent).sort();
-    return { judge, chosen, could: (agent) => judged.some((each) => each.agent === agent) };
-  });
 }
 
 /** The candidates' ranks and the judges' first choices over the rounds: columns of { word, ranks: Map(agent → rank), firsts }. */
@@ -89,7 +79,7 @@ export function Bump({ resource, read }) {
   // Equal ranks stand close together, in the order of the letters.
   const y = (id, index) => {
     const { ranks } = shown[index];
-    const equal = agents.filter((each) => ranks.get(each) === ranks.get(id)).map(read.letter).sort();
+    const equal = agents.filter((other) => ranks.get(other) === ranks.get(id)).map(read.letter).sort();
     return 44 + 50 * (ranks.get(id) - 1) + 24 * equal.indexOf(read.letter(id));
   };
   const words = agents.map((id) => `${read.letter(id)} ${shown.map(({ ranks }) => ranks.get(id)).join(", ")}`).join("; ");
@@ -131,14 +121,4 @@ export function Pairs({ read }) {
   if (!read.pairs?.length) return null;
   return html`<h3>Pairs</h3><div class="scrollx" tabindex="0" role="region" aria-label="Pairs, table"><table><thead><tr><th scope="col">Judge</th><th scope="col">Pair</th><th scope="col">Better</th><th scope="col" class="num">Margin, of 3</th></tr></thead>
     <tbody>${read.pairs.map(({ id, judge, pair, winner, margin }) => html`<tr key=${id}><th scope="row">${read.judge(judge)}</th><td>${pair.map((agent) => html`<span class="letter" key=${agent}>${read.letter(agent)}</span> `)}</td><td>${winner === null ? "neither" : html`<span class="letter win">${read.letter(winner)}</span>`}</td><td class="num">${winner === null ? NONE : margin}</td></tr>`)}</tbody></table></div><p class="foot">${plural(read.pairs.length, "comparison")}, each pair in both orders where the strategy asks twice.</p>`;
-}
-
-/** The recorded comparisons of pairs. */
-export function pairsOf(council) {
-  return [...(council?.calls.values() ?? [])].flatMap((call) => {
-    const said = call.output === "pair" && call.finished ? parsed(call.finished.text) : null;
-    if (said === null) return [];
-    const shown = new Map(shownTo(call).map(({ letter, agent }) => [letter, agent]));
-    return [{ id: call.call_id, judge: call.agent_id, pair: [...shown.values()], winner: shown.get(said.winner) ?? null, margin: said.margin }];
-  });
 }

@@ -4,8 +4,10 @@ import { request } from "./gateway.js";
 import { Head } from "./head.js";
 import { html, useEffect, useMemo, useState } from "./html.js";
 import { Lanes, Rail } from "./lanes.js";
+import { NoticeSwitch } from "./notice.js";
 import { Bar, Figures, initials, Note, Sure } from "./parts.js";
-import { may, now } from "./state.js";
+import { stillToCome, listed } from "./sentences.js";
+import { may, now, strategies } from "./state.js";
 import { Events, Waterfall } from "./waterfall.js";
 import { at, cachedShare, clock, duration, money, number, plural, tokensOf } from "./words.js";
 
@@ -58,13 +60,16 @@ export function Running({ resource, council }) {
   const seats = seatsOf(resource, council);
   const count = (state) => seats.filter((seat) => seat.state === state).length;
   const waiting = [...council.calls.values()].filter((call) => call.waiting && !call.finished);
+  const details = [...new Set(waiting.map((call) => call.waiting.detail))];
+  const steps = strategies.value.find(({ name }) => name === resource.strategy)?.steps ?? [];
+  const coming = resource.status === "cancelling" ? [] : stillToCome(steps, resource.rounds, council.stages);
   return html`<div class="wrap wide">
     <${Head} resource=${resource} seats=${seats} label=${`${plural(seats.length, "seat")}: ${count("at")} at work, ${count("waits")} wait, ${count("rests")} rest`}
-      actions=${may("submit") && resource.status !== "cancelling" ? html`<${Sure} word="Cancel" question="Stop it now? What was written stays." onSure=${cancel} />` : ""} />
+      actions=${html`<${NoticeSwitch} />${may("submit") && resource.status !== "cancelling" ? html`<${Sure} word="Cancel" question="Stop it now? What was written stays." onSure=${cancel} />` : ""}`} />
     ${fault ? html`<p class="fault" role="alert">${fault}</p>` : ""}
     <${Gauge} resource=${resource} council=${council} />
-    ${waiting.slice(0, 1).map(({ agent_id: agent, waiting: said }) => html`<${Note} tone="bad" head=${`${agent} waits for its engine.`}>${said.detail}<//>`)}
-    ${council.stages.length === 0 ? html`<${Note} tone="accent" head="Accepted, and not begun.">It stands in the queue; a coordinator takes it when there is room.<//>` : html`<${Rail} council=${council} strategy=${resource.strategy} until=${now.value} />`}
+    ${details.map((detail) => html`<${Note} key=${detail} tone="bad" head=${`${listed(waiting.filter((call) => call.waiting.detail === detail).map(({ agent_id: agent }) => agent))} wait for an engine.`}>${detail}<//>`)}
+    ${council.stages.length === 0 ? html`<${Note} tone="accent" head="Accepted, and not begun.">It stands in the queue; a coordinator takes it when there is room.<//>` : html`<${Rail} council=${council} until=${now.value} coming=${coming} />`}
     <h2 class="vh">Council</h2><${Lanes} resource=${resource} council=${council} live=${true} />
     ${under}</div>`;
 }

@@ -23,7 +23,8 @@ setInterval(() => {
   if (!document.hidden) now.value = Date.now();
 }, TICK_MS);
 
-function kept(name, initial) {
+/** A choice of the reader that the browser remembers. */
+export function kept(name, initial) {
   const choice = signal(localStorage.getItem(name) ?? initial);
   effect(() => localStorage.setItem(name, choice.value));
   return choice;

@@ -1,35 +1,35 @@
-/** The house: whether every part answers, its last 15 minutes, engines, cluster, streams, queues, webhooks and keys. */
+/** The house by one survey: its faults, engines, cluster, streams, queues, webhooks and keys. */
 
 import { request } from "./gateway.js";
 import { html, useEffect, useState } from "./html.js";
 import { Keys } from "./keys.js";
 import { Block, Copy, Icon, Table } from "./parts.js";
-import { Plots } from "./plots.js";
 import { of, useTitle } from "./router.js";
 import { may, now, poll, readiness } from "./state.js";
-import { age, number, NONE, plural } from "./words.js";
+import { age, number, NONE, plural, size } from "./words.js";
 
 const EVERY_MS = 3_000;
-const DOCTOR_EVERY_MS = 10_000;
 const SLOTS_SHOWN = 24;
 
-/** The answer of a path, asked for again and again; null before the first one, and without the scope admin. */
-function useAnswer(path, every_ms) {
-  const [answer, setAnswer] = useState(null);
+/** The state of the installation, asked for again and again; null before the first answer, and without the scope admin. */
+function useInstallation() {
+  const [installation, setInstallation] = useState(null);
   useEffect(() => {
     if (!may("admin")) return () => {};
-    return poll(async () => setAnswer(await request(path)), every_ms);
+    return poll(async () => setInstallation(await request("/status")), EVERY_MS);
   }, []);
-  return answer;
+  return installation;
 }
 
 const ok = (word) => html`<span class="st ok"><${Icon} name="check" />${word}</span>`;
 const warn = (word) => html`<span class="st warn"><${Icon} name="alert" />${word}</span>`;
 const TONES = { error: "bad", warning: "warn", info: "" };
+// What a reader can paste into a terminal.
+const COMMANDS = /`((?:deliberate|python -m|openssl) [^`]+)`/g;
 
-function Findings({ found }) {
-  if (found.length === 0) return null;
-  return html`<ul class="finds" aria-label="Findings">${found.map(({ part, severity, detail, why, remedy }) => html`<li class="find" key=${`${part}${detail}`}><span class=${`st ${TONES[severity]}`}><${Icon} name=${severity === "info" ? "clock" : "alert"} />${part}</span><div class="what"><p><b>${detail}</b></p><p>${why}</p></div><p class="fix">${remedy}</p></li>`)}</ul>`;
+function Findings({ findings }) {
+  if (findings.length === 0) return null;
+  return html`<ul class="finds" aria-label="Findings">${findings.map(({ part, severity, detail, why, remedy }) => html`<li class="find" key=${`${part}${detail}`}><span class=${`st ${TONES[severity]}`}><${Icon} name=${severity === "info" ? "clock" : "alert"} />${part}</span><div class="what"><p><b>${detail}</b></p><p>${why}</p></div><div class="fix"><p>${remedy}</p>${[...remedy.matchAll(COMMANDS)].map(([, command]) => html`<${Copy} key=${command} text=${command}>Copy ${command}<//>`)}</div></li>`)}</ul>`;
 }
 
 function Engines({ engines }) {
@@ -37,7 +37,7 @@ function Engines({ engines }) {
 }
 
 function Parts({ parts }) {
-  return html`<${Block} id="pa" head="Parts" words="Restarts are those that this gateway has seen."><${Table} name="Parts" head=${[["Part"], ["Answer", "num"], ["Up for", "num"], ["Restarts", "num"]]}>${parts.map(({ part, replicas, started_at: since, restarts }) => html`<tr key=${part}><th scope="row">${part.toLowerCase()}</th><td class="num">${replicas ? number(replicas) : html`<span class="muted">not started</span>`}</td><td class="num">${since ? age(since, now.value) : NONE}</td><td class="num">${restarts ? warn(number(restarts)) : number(restarts)}</td></tr>`)}<//><//>`;
+  return html`<${Block} id="pa" head="Parts"><${Table} name="Parts" head=${[["Part"], ["Answer", "num"], ["Up for", "num"]]}>${parts.map(({ part, replicas, started_at: since }) => html`<tr key=${part}><th scope="row">${part.toLowerCase()}</th><td class="num">${replicas ? number(replicas) : html`<span class="muted">not started</span>`}</td><td class="num">${since ? age(since, now.value) : NONE}</td></tr>`)}<//><//>`;
 }
 
 function Slots({ running, waiting, bound }) {
@@ -48,16 +48,15 @@ function Slots({ running, waiting, bound }) {
   return html`<span class="slots" aria-hidden="true">${Array.from({ length: shown }, (_, index) => html`<i class=${index < full ? "f" : index < full + held ? "w" : ""} />`)}</span>`;
 }
 
-function Nodes({ cluster }) {
+function Nodes({ installation }) {
   const nodes = new Map();
   const put = (node, row) => nodes.set(node ?? "here", [...(nodes.get(node ?? "here") ?? []), row]);
-  for (const { id, node, in_hand: held, bound } of cluster.coordinators) put(node, { key: id, name: "coordinator", running: held, waiting: 0, bound });
-  for (const { id, node, role, running, waiting, concurrency, counts } of cluster.agents) put(node, { key: `${id}${role}`, name: role.toLowerCase(), running, waiting, bound: concurrency, counts });
+  for (const { id, node, in_hand: held, bound } of installation.coordinators) put(node, { key: id, name: "coordinator", running: held, waiting: 0, bound });
+  for (const { id, node, role, running, waiting, concurrency, counts } of installation.agents) put(node, { key: `${id}${role}`, name: role.toLowerCase(), running, waiting, bound: concurrency, counts });
   return html`<${Block} id="ch" head="Cluster" words="Filled: at work. Hatched: waits for an engine."><div class="nodes">${[...nodes].map(([node, rows]) => html`<div class="node" key=${node}><h3>${node}<span>${plural(rows.length, "part")}</span></h3><ul>${rows.map(({ key, name, running, waiting, bound, counts }) => html`<li key=${key} title=${counts ? Object.entries(counts).map(([word, count]) => `${word} ${count}`).join(", ") : ""}><span>${name}</span><${Slots} running=${running - waiting} waiting=${waiting} bound=${bound} /><span>${number(running)}${bound === null ? "" : `/${number(bound)}`}</span></li>`)}</ul></div>`)}</div>
-    ${cluster.applications.length ? html`<${Table} name="Deployments" head=${[["Deployment"], ["Answer", "num"], ["Wanted", "num"], ["Version", "num"]]}>${cluster.applications.flatMap(({ name: app, deployments }) => deployments.map(({ name, answered, wanted, product }) => html`<tr key=${`${app}${name}`}><th scope="row">${name}</th><td class="num">${wanted !== null && answered < wanted ? warn(number(answered)) : number(answered)}</td><td class="num">${number(wanted)}</td><td class="num muted">${product.join(", ")}</td></tr>`))}<//>` : ""}<//>`;
+    ${installation.applications.length ? html`<${Table} name="Deployments" head=${[["Deployment"], ["Answer", "num"], ["Wanted", "num"], ["Version", "num"]]}>${installation.applications.flatMap(({ name: app, deployments }) => deployments.map(({ name, answered, wanted, product }) => html`<tr key=${`${app}${name}`}><th scope="row">${name}</th><td class="num">${wanted !== null && answered < wanted ? warn(number(answered)) : number(answered)}</td><td class="num">${number(wanted)}</td><td class="num muted">${product.join(", ")}</td></tr>`))}<//>` : ""}<//>`;
 }
 
-const size = (bytes) => (bytes < 1_000_000 ? `${(bytes / 1_000).toFixed(0)} kB` : `${(bytes / 1_000_000).toFixed(1)} MB`);
 
 function Streams({ streams, consumers }) {
   return html`<${Block} id="sh" head="Streams and consumers"><${Table} name="Streams" head=${[["Stream"], ["Consumer"], ["Lag", "num"], ["In hand", "num"], ["Again", "num"], ["Messages", "num"], ["Size", "num"]]}>${streams.flatMap((stream) => {
@@ -97,18 +96,17 @@ function Webhooks({ senders }) {
 
 export function System() {
   useTitle("System");
-  const cluster = useAnswer("/cluster", EVERY_MS);
-  const doctor = useAnswer("/doctor", DOCTOR_EVERY_MS);
+  const installation = useInstallation();
   const ready = readiness.value;
-  const found = doctor?.findings ?? (ready?.faults ?? []).map(({ pointer, detail, remedy }) => ({ part: pointer, severity: "warning", detail, why: "", remedy }));
-  const faults = found.filter(({ severity }) => severity !== "info").length;
+  const findings = installation?.findings ?? (ready?.faults ?? []).map(({ pointer, detail, remedy }) => ({ part: pointer, severity: "warning", detail, why: "", remedy }));
+  const faults = findings.filter(({ severity }) => severity !== "info").length;
   const well = ready?.ready && faults === 0;
-  const versions = cluster?.versions;
-  const newest = cluster?.parts.map(({ started_at: since }) => since).filter(Boolean).sort().at(-1);
+  const versions = installation?.versions;
+  const newest = installation?.parts.map(({ started_at: since }) => since).filter(Boolean).sort().at(-1);
   const words = !ready ? "Asking …" : well ? "Every part answers" : ready.ready ? `Works, with ${plural(faults, "finding")}` : "Not ready";
   return html`<div class="wrap"><div class="health"><h1 class=${well ? "well" : ""}><${Icon} name=${well ? "check" : ready ? "alert" : "clock"} large />${words}</h1>
-      ${cluster ? html`<p class="body quiet">Asked ${age(cluster.at, now.value)} ago. ${plural(cluster.queue.in_hand, "deliberation")} under way, ${number(cluster.queue.waiting)} wait. ${newest ? `The newest part has run for ${age(newest, now.value)}.` : ""}</p>` : ""}
-      <span class="row body end"><span class="muted">${versions ? [`gateway ${versions.gateway}`, versions.nats_server ? `NATS ${versions.nats_server}` : "", versions.replicas.find(({ ray }) => ray) ? `Ray ${versions.replicas.find(({ ray }) => ray).ray}` : ""].filter(Boolean).join(", ") : ""}</span>${cluster ? html`<${Copy} text=${() => JSON.stringify({ ready, doctor, cluster }, null, 2)}>Copy report<//>` : ""}</span></div>
-    <${Findings} found=${found} />
-    ${cluster ? html`<${Plots} samples=${cluster.samples} /><${Engines} engines=${cluster.engines} /><${Nodes} cluster=${cluster} /><div class="sys"><${Parts} parts=${cluster.parts} /><${Queues} queue=${cluster.queue} /><${Streams} streams=${cluster.streams} consumers=${cluster.consumers} /><${Webhooks} senders=${cluster.webhooks} /><${Keys} /></div>` : may("admin") ? html`<p class="quiet">Asking the parts …</p>` : html`<p class="quiet">More stands here for keys with the scope admin.</p>`}</div>`;
+      ${installation ? html`<p class="body quiet">Asked ${age(installation.at, now.value)} ago. ${plural(installation.queue.in_hand, "deliberation")} under way, ${number(installation.queue.waiting)} wait. ${newest ? `The newest part has run for ${age(newest, now.value)}.` : ""}</p>` : ""}
+      <span class="row body end"><span class="muted">${versions ? [`gateway ${versions.gateway}`, versions.nats_server ? `NATS ${versions.nats_server}` : "", versions.replicas.find(({ ray }) => ray) ? `Ray ${versions.replicas.find(({ ray }) => ray).ray}` : ""].filter(Boolean).join(", ") : ""}</span>${installation ? html`<${Copy} text=${() => JSON.stringify({ ready, installation }, null, 2)}>Copy report<//>` : ""}</span></div>
+    <${Findings} findings=${findings} />
+    ${installation ? html`<${Engines} engines=${installation.engines} /><${Nodes} installation=${installation} /><div class="sys"><${Parts} parts=${installation.parts} /><${Queues} queue=${installation.queue} /><${Streams} streams=${installation.streams} consumers=${installation.consumers} /><${Webhooks} senders=${installation.webhooks} /><${Keys} /></div>` : may("admin") ? html`<p class="quiet">Asking the parts …</p>` : html`<p class="quiet">More stands here for keys with the scope admin.</p>`}</div>`;
 }

@@ -1,41 +1,49 @@
 /** The waterfall of calls, its table, and the log of recorded events. */
 
-import { askedAgain } from "./council.js";
+import { asked, fateOf, repeats } from "./council.js";
 import { save, Icon } from "./parts.js";
 import { html, useState } from "./html.js";
+import { compared } from "./reading.js";
+import { stageInWords } from "./sentences.js";
 import { at, cachedShare, duration, family, NONE, number, plural, sentence } from "./words.js";
 
 const CACHED = 0.8;
-const asked = (finished) => finished && (finished.usage.calls > 0 || finished.text !== null);
+const FATES = { answered: "answered", late: "answered too late", stopped: "stopped", unanswered: "without an answer", open: "open" };
 const percent = (share) => `${(100 * Math.max(0, Math.min(1, share))).toFixed(2)}%`;
 
-/** The parts of a call's bar as [kind, from, to, words]. */
+/** The parts of a call's bar as [kind, from, to, words]; the uses of tools lie over them. */
 function parts(call, until) {
   const end = call.finishedAt ?? until;
   const { finished } = call;
+  const uses = call.uses.map(({ name, endedAt, duration_ms: took, arguments: passed }) => ["tool", endedAt - took, endedAt, `${name} ${passed}, ${duration(took)}`]);
   // The starts of attempts expire before the outcome, which has the call's duration.
-  const attempts = call.attempts.length === 0 && asked(finished) ? [end - finished.duration_ms] : call.attempts;
+  const attempts = call.attempts.length === 0 && finished && asked(finished) ? [end - finished.duration_ms] : call.attempts;
   if (attempts.length === 0) return [["wait", call.openedAt, end, "waits"]];
   const bars = [];
   const first = attempts[0];
   if (first > call.openedAt) bars.push(["wait", call.openedAt, first, `waiting ${duration(first - call.openedAt)}`]);
-  attempts.slice(0, -1).forEach((from, index) => bars.push(askedAgain(call) ? ["failed", from, attempts[index + 1], `attempt ${index + 1}, not used`] : ["wait", from, attempts[index + 1], "at its tools"]));
+  attempts.slice(0, -1).forEach((from, index) => {
+    const to = attempts[index + 1];
+    const turn = call.uses.some(({ endedAt }) => endedAt >= from && endedAt <= to);
+    bars.push(turn ? ["wr", from, to, "asks for its tools"] : ["failed", from, to, `attempt ${index + 1}, not used`]);
+  });
   const from = attempts.at(-1);
   const firstText = finished?.ttft_ms !== null && finished?.ttft_ms !== undefined ? Math.min(end, from + finished.ttft_ms) : call.firstAt;
   const cached = finished && finished.usage.prompt_tokens && finished.usage.cached_tokens / finished.usage.prompt_tokens >= CACHED;
-  if (finished?.problem) bars.push(["failed", from, end, finished.problem.detail]);
+  if (finished?.problem) bars.push([finished.problem.code === "call_cancelled" ? "stopped" : "failed", from, end, finished.problem.detail]);
   else {
     bars.push(["ttft", from, firstText ?? end, "to the first token"]);
     if (firstText) bars.push([cached ? "cached" : "wr", firstText, end, "writing"]);
   }
-  return bars;
+  return [...bars, ...uses];
 }
 
 function Row({ call, x, until, names }) {
   const { finished } = call;
-  const value = finished ? html`${duration(finished.duration_ms)} <span class="o">${number(finished.usage.completion_tokens)} tokens</span>` : askedAgain(call) ? html`<span class="fault">attempt ${call.attempt}</span>` : call.uses.length ? plural(call.uses.length, "tool use") : call.startedAt ? "runs" : "waits";
+  const again = repeats(call) > 0;
+  const value = finished ? html`${duration(finished.duration_ms)} <span class="o">${number(finished.usage.completion_tokens)} tokens</span>` : again ? html`<span class="fault">attempt ${call.attempt}</span>` : call.uses.length ? plural(call.uses.length, "tool use") : call.startedAt ? "runs" : "waits";
   return html`<div class="r"><span class="n">${names(call.agent_id)}</span><span class="plot">${parts(call, until).map(([kind, from, to, words]) => html`<i class=${`b ${kind}`} title=${words} style=${{ "--x": percent(x(from)), "--w": percent(x(to) - x(from)) }} />`)}
-    ${(askedAgain(call) ? call.attempts.slice(1) : []).map((from) => html`<span class="mk" title="asked again" style=${{ "--x": percent(x(from)) }}><${Icon} name="again" /></span>`)}</span><span class="v">${value}</span></div>`;
+    ${(again && call.uses.length === 0 ? call.attempts.slice(1) : []).map((from) => html`<span class="mk" title="asked again" style=${{ "--x": percent(x(from)) }}><${Icon} name="again" /></span>`)}</span><span class="v">${value}</span></div>`;
 }
 
 const STEPS_S = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1_800];
@@ -52,22 +60,22 @@ function Plot({ council, until, live, names }) {
     ${council.stages.map((stage) => {
       const calls = council.inStage(stage.stage);
       return html`<div key=${stage.stage} class=${`g ${family(stage.purpose)}`} style=${{ "--a": percent(x(stage.openedAt)), "--b": percent(x(stage.closedAt ?? end)) }}>
-        <div class="gh"><em>${stage.purpose}</em><span>${calls.filter(({ finished }) => finished).length} of ${calls.length}${stage.round ? `, round ${stage.round}` : ""}</span><span>${duration((stage.closedAt ?? end) - stage.openedAt)}</span></div>
+        <div class="gh"><em>${stage.purpose}</em><span>${stageInWords(council, stage, until).count}${stage.round ? `, round ${stage.round}` : ""}</span><span>${duration((stage.closedAt ?? end) - stage.openedAt)}</span></div>
         ${calls.map((call) => html`<${Row} key=${call.call_id} call=${call} x=${x} until=${end} names=${names} />`)}</div>`;
     })}
     ${council.takeovers.map((ts) => html`<div class="now take" style=${{ "--t": x(ts).toFixed(4) }}><span>taken over</span></div>`)}
     ${live ? html`<div class="now" style=${{ "--t": x(end).toFixed(4) }}><span>now</span></div>` : ""}</div>`;
 }
 
-function Table({ council, names }) {
-  return html`<div class="scrollx" tabindex="0" role="region" aria-label="Calls, table"><table><thead><tr><th scope="col">Stage</th><th scope="col">Member</th><th scope="col">Model</th><th scope="col" class="num">Waited</th><th scope="col" class="num">First token</th><th scope="col" class="num">Took</th><th scope="col" class="num">Attempt</th><th scope="col" class="num">Tokens</th><th scope="col" class="num">Cached</th><th scope="col">Outcome</th></tr></thead>
-    <tbody>${[...council.calls.values()].map((call) => html`<tr key=${call.call_id}><th scope="row">${call.purpose}${call.round ? ` ${call.round}` : ""}</th><td>${names(call.agent_id)}</td><td class="quiet">${call.model ?? NONE}</td><td class="num">${call.attempts.length ? duration(call.attempts[0] - call.openedAt) : NONE}</td><td class="num">${duration(call.finished?.ttft_ms)}</td><td class="num">${duration(call.finished?.duration_ms)}</td><td class="num">${call.attempt || (asked(call.finished) ? call.finished.attempt : NONE)}</td><td class="num">${number(call.finished?.usage.completion_tokens)}</td><td class="num">${call.finished ? cachedShare(call.finished.usage) : NONE}</td><td>${call.finished ? (call.finished.problem?.code ?? "answered") : "open"}</td></tr>`)}</tbody></table></div>`;
+function Table({ council, names, named }) {
+  return html`<div class="scrollx" tabindex="0" role="region" aria-label="Calls, table"><table><thead><tr><th scope="col">Stage</th><th scope="col">Member</th>${named ? html`<th scope="col">Model</th>` : ""}<th scope="col" class="num">Waited</th><th scope="col" class="num">First token</th><th scope="col" class="num">Took</th><th scope="col" class="num">Attempts</th><th scope="col" class="num">Tools</th><th scope="col" class="num">Tokens</th><th scope="col" class="num">Cached</th><th scope="col">Outcome</th></tr></thead>
+    <tbody>${[...council.calls.values()].map((call) => html`<tr key=${call.call_id}><th scope="row">${call.purpose}${call.round ? ` ${call.round}` : ""}</th><td>${names(call.agent_id)}</td>${named ? html`<td class="quiet">${call.model ?? NONE}</td>` : ""}<td class="num">${call.attempts.length ? duration(call.attempts[0] - call.openedAt) : NONE}</td><td class="num">${duration(call.finished?.ttft_ms)}</td><td class="num">${duration(call.finished?.duration_ms)}</td><td class="num">${call.attempt || call.finished ? 1 + repeats(call) : NONE}</td><td class="num">${call.uses.length || NONE}</td><td class="num">${number(call.finished?.usage.completion_tokens)}</td><td class="num">${call.finished ? cachedShare(call.finished.usage) : NONE}</td><td>${FATES[fateOf(call, council)] ?? call.finished.problem.code}</td></tr>`)}</tbody></table></div>`;
 }
 
-export function Waterfall({ council, until, live, names = (id) => id, action = null }) {
+export function Waterfall({ council, until, live, named = true, names = (id) => id, action = null }) {
   const [table, setTable] = useState(false);
-  return html`<header><h2 id="wfh">Calls</h2><div class="legend mend"><span><i class="wait"></i>waiting</span><span><i class="ttft"></i>to first token</span><span><i class="wr"></i>writing</span><span><i class="cached"></i>prompt mostly in the engine’s cache</span><span class="fault"><${Icon} name="again" />asked again</span></div>${action}</header>
-    ${council.stages.length === 0 ? html`<p class="quiet">No call yet.</p>` : table ? html`<${Table} council=${council} names=${names} />` : html`<${Plot} council=${council} until=${until} live=${live} names=${names} />`}
+  return html`<header><h2 id="wfh">Calls</h2><div class="legend mend"><span><i class="wait"></i>waiting</span><span><i class="ttft"></i>to first token</span><span><i class="wr"></i>writing</span><span><i class="tool"></i>at its tools</span><span><i class="cached"></i>prompt mostly in the engine’s cache</span><span class="fault"><${Icon} name="again" />asked again</span></div>${action}</header>
+    ${council.stages.length === 0 ? html`<p class="quiet">No call yet.</p>` : table ? html`<${Table} council=${council} names=${names} named=${named} />` : html`<${Plot} council=${council} until=${until} live=${live} names=${names} />`}
     <p class="foot"><button class="linked" onClick=${() => setTable(!table)}>${table ? "As a picture" : "As a table"}</button></p>`;
 }
 
@@ -77,7 +85,7 @@ export function told(event, name = (agent) => agent) {
   switch (event.type) {
     case "deliberation.accepted": return "The gateway accepted the task";
     case "stage.opened": return `${event.purpose}${event.round ? `, round ${event.round}` : ""}: ${plural(event.calls.length, "call")}, ${event.quorum} needed`;
-    case "stage.closed": return `${event.purpose}: ${plural(event.seen.length, "outcome")} counted, ${event.reason === "all" ? "all were heard" : `closed by ${event.reason}`}`;
+    case "stage.closed": return `${event.purpose}: ${plural(event.seen.length, "outcome")} heard, ${event.reason === "all" ? "none is missing" : `closed by ${event.reason}`}`;
     case "call.started": return `${who} is asked${event.attempt > 1 ? `, attempt ${event.attempt}` : ""}`;
     case "call.waiting": return `${who}: ${event.detail}`;
     case "tool.started": return `${who} begins to use ${event.name}`;
@@ -85,7 +93,7 @@ export function told(event, name = (agent) => agent) {
     case "call.finished": return event.problem ? `${who}: ${event.problem.detail}` : `${who} answered with ${plural(event.usage.completion_tokens, "token")}`;
     case "deliberation.resumed": return `Another coordinator took over (${event.takeover})`;
     case "deliberation.cancelling": return `To be stopped: ${event.reason ?? event.by}`;
-    case "deliberation.completed": return event.verdict?.winner ? `${sentence(name(event.verdict.winner))} wins` : "It ended with its answers";
+    case "deliberation.completed": return !event.verdict?.winner ? "It ended with its answers" : compared(event.verdict) ? `${sentence(name(event.verdict.winner))} wins` : `It ended with the answer of ${name(event.verdict.winner)}`;
     default: return event.problem?.detail ?? event.type.split(".")[1];
   }
 }

@@ -12,15 +12,21 @@ export function short(value) {
   return `${(value / 1_000_000).toFixed(2)} M`;
 }
 
+export const size = (bytes) => (bytes < 1_000 ? plural(bytes, "byte") : bytes < 1_000_000 ? `${(bytes / 1_000).toFixed(0)} kB` : `${(bytes / 1_000_000).toFixed(1)} MB`);
+
 export const tokensOf = (usage) => (usage ? usage.prompt_tokens + usage.completion_tokens : null);
 
 export const cachedShare = (usage) =>
   usage?.prompt_tokens ? `${Math.round((100 * usage.cached_tokens) / usage.prompt_tokens)} %` : NONE;
 
+/** The smallest cost that is written; a smaller one is under it, and only nothing is 0. */
+const LEAST_COST = 0.001;
+
 export function money(cost) {
   if (!cost) return NONE;
-  const amount = cost.amount.toFixed(cost.amount < 1 ? 3 : 2);
-  return cost.currency === "USD" ? `$${amount}` : `${amount} ${cost.currency}`;
+  const small = cost.amount > 0 && cost.amount < LEAST_COST;
+  const amount = cost.amount === 0 ? "0" : small ? String(LEAST_COST) : cost.amount.toFixed(cost.amount < 1 ? 3 : 2);
+  return `${small ? "under " : ""}${cost.currency === "USD" ? `$${amount}` : `${amount} ${cost.currency}`}`;
 }
 
 export function duration(ms) {
@@ -61,7 +67,7 @@ const FAMILIES = {
   mend: ["revise", "repair"],
   decide: ["score", "judge", "pick", "check"],
 };
-const FAMILY = Object.fromEntries(Object.entries(FAMILIES).flatMap(([name, purposes]) => purposes.map((each) => [each, name])));
+const FAMILY = Object.fromEntries(Object.entries(FAMILIES).flatMap(([name, purposes]) => purposes.map((purpose) => [purpose, name])));
 
 /** One of the four families of stages, which have a colour each. */
 export const family = (purpose) => FAMILY[purpose] ?? "write";

@@ -147,7 +147,7 @@ class DeliveryHistory:
     def succeeded(self) -> bool:
         scheduled = self.ended is not None and self.ended.ending == "delivered"
         return scheduled or any(
-            each.attempt is not None and each.attempt.succeeded for each in self.redelivered.values()
+            redelivery.attempt is not None and redelivery.attempt.succeeded for redelivery in self.redelivered.values()
         )
 
     @property
@@ -166,7 +166,7 @@ class DeliveryHistory:
 
 
 def deliveries(records: Iterable[Record]) -> dict[str, DeliveryHistory]:
-    found: dict[str, DeliveryHistory] = {}
+    histories: dict[str, DeliveryHistory] = {}
     for record in records:
-        found.setdefault(DeliveryKey.of(record).delivery_id, DeliveryHistory()).add(decoded(record.data))
-    return found
+        histories.setdefault(DeliveryKey.of(record).delivery_id, DeliveryHistory()).add(decoded(record.data))
+    return histories

@@ -83,13 +83,15 @@ def _status(delivery: DeliveryHistory, stopped: bool) -> DeliveryStatus:
 
 
 def _attempts(delivery: DeliveryHistory) -> tuple[DeliveryAttempt, ...]:
-    made = [(each.attempt, False) for _, each in sorted(delivery.failed.items())]
+    made = [(failure.attempt, False) for _, failure in sorted(delivery.failed.items())]
     if delivery.ended is not None and delivery.ended.attempt is not None:
         made.append((delivery.ended.attempt, False))
-    made += [(each.attempt, True) for each in delivery.redelivered.values() if each.attempt is not None]
+    made += [
+        (redelivery.attempt, True) for redelivery in delivery.redelivered.values() if redelivery.attempt is not None
+    ]
     return tuple(
         DeliveryAttempt(number=number, requested=requested, **attempt.model_dump())
-        for number, (attempt, requested) in enumerate(sorted(made, key=lambda each: each[0].at), start=1)
+        for number, (attempt, requested) in enumerate(sorted(made, key=lambda attempt: attempt[0].at), start=1)
     )
 
 

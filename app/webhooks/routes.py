@@ -48,7 +48,7 @@ class Deliveries:
     epoch: str
 
     def resource(self, id: str) -> Delivery:
-        gone = any(receiver_gone(each.ended) for each in self.recorded.values())
+        gone = any(receiver_gone(history.ended) for history in self.recorded.values())
         history = self.recorded.get(id, DeliveryHistory())
         return delivery_resource(id, self.facts[id], history, epoch=self.epoch, stopped=gone)
 
@@ -80,9 +80,9 @@ async def list_deliveries(
     gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId, query: Annotated[DeliveriesQuery, Query()]
 ) -> Response:
     """One item per subscribed event that has happened, in order, with all attempts; empty without a webhook."""
-    found = await _deliveries(gateway, tenant, deliberation_id)
-    ids, begin = list(found.facts), int(query.cursor or 0)
-    items = tuple(found.resource(id) for id in ids[begin : begin + query.limit])
+    webhook_deliveries = await _deliveries(gateway, tenant, deliberation_id)
+    ids, begin = list(webhook_deliveries.facts), int(query.cursor or 0)
+    items = tuple(webhook_deliveries.resource(id) for id in ids[begin : begin + query.limit])
     end = begin + len(items)
     # Deliveries are only appended, so an index is a stable cursor.
     return _answered(DeliveryPage(items=items, next_cursor=str(end) if end < len(ids) else None), 200)
@@ -108,18 +108,20 @@ async def redeliver(
 
     Without the scope `read` the answer is a receipt, without the attempts.
     """
-    found = await _deliveries(gateway, tenant, deliberation_id)
-    if id not in found.facts:
+    webhook_deliveries = await _deliveries(gateway, tenant, deliberation_id)
+    if id not in webhook_deliveries.facts:
         raise NotFound(f"Deliberation {deliberation_id} has no such delivery.")
-    history = found.recorded.get(id)
+    history = webhook_deliveries.recorded.get(id)
     # A delivery without attempts will be attempted anyway, and a pending request needs no second record.
     if history is not None and history.started and history.pending_redelivery is None:
         number = max(history.requested, default=0) + 1
         if number > REDELIVERIES_MAX:
             raise TooManyRedeliveries(f"{REDELIVERIES_MAX} redeliveries have been requested.")
-        request = RedeliveryRequested(fact=found.facts[id].subject, number=number, at=gateway["clock"].now())
+        request = RedeliveryRequested(
+            fact=webhook_deliveries.facts[id].subject, number=number, at=gateway["clock"].now()
+        )
         subject = DeliveryKey(tenant, deliberation_id, id).subject(request)
         appended = await gateway["journal"].write(subject, dump(request))
         history.add(decoded(appended.record.data))
-    delivery = found.resource(id)
+    delivery = webhook_deliveries.resource(id)
     return _answered(delivery if read else narrowed(delivery, DeliveryReceipt), 202)

@@ -9,9 +9,11 @@ from typing import Literal
 
 import structlog
 
+from app.bounded_child import ChildOutput
+from app.control_characters import has_control
 from app.secret_files import SecretsUnreadable, read_headers, secrets_of, without
 from app.tenant_slots import TenantSlots
-from app.workspace.git import GitFailed, GitOutput, git
+from app.workspace.git import GitFailed, git
 
 REF_PATTERN = r"^[A-Za-z0-9_@][A-Za-z0-9_@./+#-]{0,199}$"
 COMMIT_PATTERN = r"^[0-9a-f]{40}$"
@@ -38,7 +40,7 @@ class RepositoryRefused(Exception):
 
 def checked_prefix(prefix: str) -> str:
     """Returns a prefix of WORKSPACES; raises ValueError unless it is an absolute path or an http(s) URL."""
-    if _is_url(prefix) or (os.path.isabs(prefix) and prefix.isprintable()):
+    if _is_url(prefix) or (os.path.isabs(prefix) and not has_control(prefix)):
         return prefix.rstrip("/") or "/"
     raise ValueError(
         f"{prefix!r} is no absolute path, and no URL as https://host/path without user, query and escapes. Correct it."
@@ -66,7 +68,7 @@ class Location:
     headers_prefix: str = ""
     headers_file: str = ""
 
-    async def git(self, *arguments: str, within_s: float) -> GitOutput:
+    async def git(self, *arguments: str, within_s: float) -> ChildOutput:
         """Run git with the repository's credentials, which are read now; its errors have them replaced.
 
         Raises GitFailed as `git` does, and when the credentials cannot be read.
@@ -81,8 +83,8 @@ class Location:
         lines = [f"\textraHeader = {_quoted(f'{name}: {value}')}" for name, value in headers.items()]
         # Git sends them below the prefix alone.
         configuration = "\n".join((f'[http "{self.headers_prefix}"]', *lines, ""))
-        found = await git(*arguments, within_s=within_s, configuration=configuration)
-        return replace(found, error=without(found.error, secrets_of(headers)))
+        output = await git(*arguments, within_s=within_s, configuration=configuration)
+        return replace(output, error=without(output.error, secrets_of(headers)))
 
 
 def _quoted(text: str) -> str:
@@ -107,25 +109,27 @@ class AllowedRepositories:
 
         Raises RepositoryRefused outside of all prefixes, and where the longest one belongs to other tenants.
         """
-        found, prefixes = repository.rstrip("/") or "/", list(self.prefixes)
+        source, prefixes = repository.rstrip("/") or "/", list(self.prefixes)
         of_tenants = list(self.of_tenants)
-        if os.path.isabs(repository) and repository.isprintable():
-            found = os.path.realpath(repository)
-            prefixes = [os.path.realpath(each) for each in prefixes if os.path.isabs(each)]
-            of_tenants = [(owner, os.path.realpath(each)) for owner, each in of_tenants if os.path.isabs(each)]
+        if os.path.isabs(repository) and not has_control(repository):
+            source = os.path.realpath(repository)
+            prefixes = [os.path.realpath(prefix) for prefix in prefixes if os.path.isabs(prefix)]
+            of_tenants = [(owner, os.path.realpath(prefix)) for owner, prefix in of_tenants if os.path.isabs(prefix)]
         elif not _is_url(repository):
             prefixes, of_tenants = [], []
-        open_to_all = max((len(each) for each in prefixes if _below(found, each)), default=-1)
-        reserved = [(len(each), owner) for owner, each in of_tenants if _below(_spelling(found), _spelling(each))]
+        open_to_all = max((len(prefix) for prefix in prefixes if _below(source, prefix)), default=-1)
+        reserved = [
+            (len(prefix), owner) for owner, prefix in of_tenants if _below(_spelling(source), _spelling(prefix))
+        ]
         longest = max((length for length, _ in reserved), default=-1)
-        is_below = open_to_all >= 0 or any(owner == tenant and _below(found, each) for owner, each in of_tenants)
+        is_below = open_to_all >= 0 or any(owner == tenant and _below(source, prefix) for owner, prefix in of_tenants)
         if not is_below or (longest >= open_to_all and (longest, tenant) not in reserved):
             known = self.prefixes or self.of_tenants
             detail = "This repository is not allowed" if known else "This gateway allows no repositories"
             remedy = "Name one below a prefix in the setting WORKSPACES, or have the operator add it."
             raise RepositoryRefused("git", "repository_not_allowed", detail, remedy)
-        prefix = max((each for each in self.headers_files if _below(found, each)), key=len, default="")
-        return Location(found, prefix, self.headers_files.get(prefix, ""))
+        prefix = max((prefix for prefix in self.headers_files if _below(source, prefix)), key=len, default="")
+        return Location(source, prefix, self.headers_files.get(prefix, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,20 +151,23 @@ class CommitLookup:
         try:
             asked = ("ls-remote", "--quiet", "--", location.source, *_names_of(ref))
             async with asyncio.timeout(RESOLVED_WITHIN_S), self.slots.slot(tenant):
-                found = await location.git(*asked, within_s=RESOLVED_WITHIN_S)
+                output = await location.git(*asked, within_s=RESOLVED_WITHIN_S)
         except (GitFailed, TimeoutError) as failure:
             detail = str(failure) or f"The repository did not answer within {RESOLVED_WITHIN_S:.0f} s"
             raise RepositoryRefused("git", "repository_unreachable", detail, unreachable) from failure
-        if found.status != 0:
+        if output.status != 0 and not output.cut:
             detail = "The repository cannot be read"
             raise RepositoryRefused("git", "repository_unreachable", detail, unreachable)
         if re.fullmatch(COMMIT_PATTERN, ref):
             return ref
-        commits = {name: commit for commit, name in _listed(found.data)}
+        commits = {name: commit for commit, name in _listed(output.data)}
         for name in _names_of(ref):
             # A tag's own object comes first, and after it the commit that it names.
             if commit := commits.get(f"{name}^{{}}") or commits.get(name):
                 return commit
+        if output.cut:
+            detail = "The repository lists more refs of this name than are read"
+            raise RepositoryRefused("git", "repository_unreachable", detail, "Name the ref by its full id.")
         remedy = "Name a branch, a tag, HEAD, or a commit by its full id."
         raise RepositoryRefused("ref", "unknown_ref", f"The repository has no {ref!r}", remedy)
 
@@ -174,5 +181,8 @@ def _names_of(ref: str) -> tuple[str, ...]:
 
 
 def _listed(data: bytes) -> list[tuple[str, str]]:
-    lines = (line.split("\t") for line in data.decode("utf-8", "replace").splitlines())
+    lines = [line.split("\t") for line in data.decode("utf-8", "replace").splitlines()]
+    if any(len(parts) == 2 and re.fullmatch(r"[0-9a-f]{64}", parts[0]) for parts in lines):
+        detail = "The repository's ids are SHA-256, and repositories are read by SHA-1 ids alone"
+        raise RepositoryRefused("git", "unsupported_repository", detail, "Name one in the format sha1.")
     return [(parts[0], parts[1]) for parts in lines if len(parts) == 2 and re.fullmatch(COMMIT_PATTERN, parts[0])]

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Iterable
-from multiprocessing import active_children
 
 from sqlalchemy import func, insert, select
 
@@ -13,7 +12,7 @@ from app.archive.database.tables import deliberations
 from app.archive.projector import BATCH_MAX, Projector
 from app.log.journal import JetStreamJournal
 from benchmarks.archive.filling import KEPT_S, Told, answers, councils, fill, until_copied
-from benchmarks.archive.reading import cpu_s, percentile
+from benchmarks.archive.reading import percentile
 
 ENDS_PER_SECOND = 75
 LAGGING = "lagging"
@@ -29,12 +28,12 @@ async def copy(journal: JetStreamJournal, database: Database, count: int) -> Non
 
 
 async def copy_waiting(journal: JetStreamJournal, database: Database) -> tuple[float, float]:
-    """Copy the whole log; returns the seconds that passed and the CPU seconds of both processes."""
+    """Copy the whole log; returns the seconds that passed and the CPU seconds of the process."""
     began_s, computed_s = time.perf_counter(), -time.process_time()
     copying = asyncio.create_task(Projector(journal, Store(database), retention_s=KEPT_S).run())
     await until_copied(journal)
     took_s = time.perf_counter() - began_s
-    computed_s += time.process_time() + sum(cpu_s(each.pid) for each in active_children() if each.pid is not None)
+    computed_s += time.process_time()
     copying.cancel()
     await asyncio.gather(copying, return_exceptions=True)
     return took_s, computed_s
@@ -47,7 +46,7 @@ async def _copy(journal: JetStreamJournal, database: Database, count: int, kind:
     async with database.begin() as connection:
         size = (await connection.execute(select(func.sum(func.length(newest.c.facts))))).scalar_one()
     print(f"copied    {count / took_s:8.0f} a second: {kind}, {facts / count:.0f} facts each")
-    print(f"computing {1_000 * computed_s / count:8.2f} ms each in both processes")
+    print(f"computing {1_000 * computed_s / count:8.2f} ms each")
     print(f"size      {size / count:8.0f} bytes of compressed facts each")
 
 

@@ -16,14 +16,16 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
+from typing import get_args
 
 import nats
 import nats.errors
+from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from rich.console import Console
 from rich.table import Table
@@ -33,9 +35,11 @@ from app.cli.stack.layout import StackOptions, plan_stack
 from app.cli.stack.supervisor import supervised
 from app.deliberation.facts import FACT_SUFFIXES, event_type
 from app.deliberation.roles import AgentRunner
+from app.log.stream_settings import INPUTS_STREAM, STREAM
 from benchmarks.chaos.checker import EngineRequest, Fault, Findings, Stored, check
 from benchmarks.chaos.doors import DoorLoad
 from benchmarks.chaos.faults import Struck, cut, strike, wake
+from benchmarks.chaos.files import by_input, check_files, problems_of
 from benchmarks.chaos.load import ROLE_NAMES, Load
 from benchmarks.chaos.proxy import FaultProxy, now_s
 from tests.fakes import subject_matches
@@ -49,11 +53,13 @@ CUT_SHARE = 0.15
 STOP_SHARE = 0.15
 # With tasks over all doors: how many end between two kills of the gateway.
 KILL_AFTER = (4, 20)
-ENGINE = "--duration-ms 400 --jitter 0.5"
+# A file takes about 90,000 tokens.
+ENGINE = "--duration-ms 400 --jitter 0.5 --max-model-len 1000000"
 # Only the roles of the load: each is one more process to start after Ray was killed.
 ROLES = "roles:\n" + "".join(f"  {role}: {{persona: You are a {role}.}}\n" for role in ROLE_NAMES)
 HEAD_BYTES_MAX = 512
 PAGE_MESSAGES = 1_000
+PAGE_CHUNKS = 32
 _CALL_ID = re.compile(rb"\r\nx-call-id: ([a-z0-9_-]+)\.([a-z0-9_-]+)\r\n", re.IGNORECASE)
 
 
@@ -192,25 +198,38 @@ async def _tried_again(_: Exception) -> None:
     """Ignore errors of the client, which retries after a kill of the server."""
 
 
-async def _stored(nats_url: str) -> list[Stored]:
-    """Every fact in the raw stream with its time of storage."""
+async def _messages(nats_url: str, stream_name: str, page_messages: int) -> AsyncIterator[Msg]:
+    """Every message of a raw stream."""
     client = await nats.connect(nats_url, error_cb=_tried_again)
     # No filter: the server matches seven patterns message by message, which took minutes instead of seconds.
     config = ConsumerConfig(deliver_policy=DeliverPolicy.ALL, ack_policy=AckPolicy.NONE, inactive_threshold=60)
     stream = client.jetstream()
-    info = await stream.add_consumer("DELIBERATIONS", config)
-    subscription = await stream.pull_subscribe_bind(info.name, "DELIBERATIONS")
-    found: list[Stored] = []
+    info = await stream.add_consumer(stream_name, config)
+    subscription = await stream.pull_subscribe_bind(info.name, stream_name)
     # Requested again each time: the number of pending messages also falls as views expire.
     while (await subscription.consumer_info()).num_pending:
         with suppress(nats.errors.TimeoutError):
-            for message in await subscription.fetch(PAGE_MESSAGES, timeout=1):
-                tokens = tuple(message.subject.split("."))
-                if any(subject_matches(tail, ".".join(tokens[3:])) for tail in FACT_SUFFIXES):
-                    found.append(Stored(tokens, message.metadata.timestamp.timestamp(), event_type(message.data)))
+            for message in await subscription.fetch(page_messages, timeout=1):
+                yield message
     await subscription.unsubscribe()
     await client.close()
-    return found
+
+
+async def _stored(nats_url: str, named: Collection[str]) -> tuple[list[Stored], list[tuple[str, str]]]:
+    """Every fact in the raw stream with its time of storage, and the problems of deliberations that named a file."""
+    stored, problems = list[Stored](), list[tuple[str, str]]()
+    async for message in _messages(nats_url, STREAM, PAGE_MESSAGES):
+        tokens = tuple(message.subject.split("."))
+        if any(subject_matches(tail, ".".join(tokens[3:])) for tail in FACT_SUFFIXES):
+            stored.append(Stored(tokens, message.metadata.timestamp.timestamp(), event_type(message.data)))
+            if tokens[2] in named and (problem := problems_of(tokens[2], message.data)) is not None:
+                problems.append(problem)
+    return stored, problems
+
+
+async def _stored_inputs(nats_url: str) -> dict[str, dict[str, bytes]]:
+    messages = _messages(nats_url, INPUTS_STREAM, PAGE_CHUNKS)
+    return by_input([(message.subject, message.data) async for message in messages])
 
 
 async def _counted(nats_url: str, tail: str) -> int:
@@ -276,10 +295,13 @@ async def run(
                 else:
                     await _inject_faults(stack, rng, seconds, kills_min, interval_s, faults)
                 await _settled(stack, load, running)
-            stored = await _stored(stack.nats_url)
+            stored, problems = await _stored(stack.nats_url, load.files.named)
+            inputs = await _stored_inputs(stack.nats_url)
         finally:
             _traced(directory, faults, stack.recorder.asked, stored)
-    findings = check(load.promised, stored, stack.recorder.asked, faults)
+    findings = check(load.promised, stored, stack.recorder.asked, faults, load.files.deleting)
+    with_facts = {fact.tokens[2] for fact in stored if fact.tokens[3:] != ("deleted",)}
+    findings.files = check_files(load.files, inputs, problems, with_facts)
     findings.unseen = sorted(load.pending)
     if isinstance(load, DoorLoad):
         findings.unpromised = sorted({each.tokens[2] for each in stored} - load.promised)
@@ -307,6 +329,7 @@ def _shown(console: Console, findings: Findings, faults: list[Fault]) -> None:
     kinds = Counter(f"{fault.kind} {fault.victim}" for fault in faults)
     console.print("Faults: " + ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())))
     table = Table("what", "figure", title="simulated engine; figures from the raw stream and the engine's requests")
+    files = findings.files
     rows: dict[str, object] = {
         "kills (SIGKILL)": _kills(faults),
         "stops (SIGSTOP)": sum(fault.kind == "SIGSTOP" for fault in faults),
@@ -318,6 +341,8 @@ def _shown(console: Console, findings: Findings, faults: list[Fault]) -> None:
         "recorded calls made again": len(findings.made_again),
         "requests to the engine": findings.requests,
         "wasted / in flight at the faults": f"{findings.wasted} / {findings.wasted_bound}",
+        "files uploaded, whole at the end, gone": f"{files.uploaded}, {files.whole}, {files.gone}",
+        "deliberations that named one, deleted": f"{files.named}, {files.deleted}",
     }
     rows["from each kill to the next progress, p50 / p99 / max"] = _seconds(findings.progress_s, 0.5, 0.99, 1.0)
     rows["to that of each deliberation worked on at it"] = _seconds(findings.resumed_s, 0.5, 0.99, 1.0)
@@ -344,7 +369,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--in-flight", type=int, default=200, help="deliberations in flight")
     parser.add_argument("--interval", type=float, default=4.0, help="mean seconds between faults")
-    parser.add_argument("--agents", choices=["ray", "nats"], default="ray", help="what runs the agents")
+    parser.add_argument("--agents", choices=get_args(AgentRunner), default="ray", help="what runs the agents")
     parser.add_argument("--kills-min", type=int, default=0, help="go on until so many were killed")
     parser.add_argument("--doors", type=int, default=0, help="ask so many tasks over all doors; kill the gateway alone")
     parser.add_argument("--keep", type=Path, help="a new directory for the evidence of a violation: trace, logs, store")

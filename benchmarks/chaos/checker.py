@@ -2,10 +2,12 @@
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
+
+from benchmarks.chaos.files import FileFindings
 
 MARGIN_S = 1.0
 
@@ -59,6 +61,7 @@ class Findings:
     unseen: list[str] = field(default_factory=list[str])
     unpromised: list[str] = field(default_factory=list[str])
     unfinished: list[str] = field(default_factory=list[str])
+    files: FileFindings = field(default_factory=FileFindings)
     # Ascending; one entry per kill and deliberation in progress.
     resumptions: list[tuple[float, Fault]] = field(default_factory=list["tuple[float, Fault]"])
 
@@ -81,22 +84,31 @@ class Findings:
     @property
     def violations(self) -> list[str]:
         """The violated guarantees in words."""
-        found = [] if self.accepted else ["nothing was accepted"]
-        found += [f"lost: {each}" for each in self.lost]
-        found += [f"no client could read its end: {each}" for each in self.unseen]
-        found += [f"accepted a second time: {each}" for each in self.unpromised]
-        found += [f"ended more than once: {each}" for each in self.second_ends]
-        found += [f"requested again after it was recorded: {each}" for each in self.made_again]
+        violations = [] if self.accepted else ["nothing was accepted"]
+        violations += [f"lost: {id}" for id in self.lost]
+        violations += [f"no client could read its end: {id}" for id in self.unseen]
+        violations += [f"accepted a second time: {id}" for id in self.unpromised]
+        violations += [f"ended more than once: {id}" for id in self.second_ends]
+        violations += [f"requested again after it was recorded: {call}" for call in self.made_again]
         if self.wasted > self.wasted_bound:
-            found.append(f"{self.wasted} calls wasted, with {self.wasted_bound} in flight at the faults")
-        return found
+            violations.append(f"{self.wasted} calls wasted, with {self.wasted_bound} in flight at the faults")
+        return violations + self.files.faults
 
 
 def check(
-    promised: Iterable[str], stored: Sequence[Stored], asked: Sequence[EngineRequest], faults: Sequence[Fault]
+    promised: Iterable[str],
+    stored: Sequence[Stored],
+    asked: Sequence[EngineRequest],
+    faults: Sequence[Fault],
+    deleted: Collection[str] = frozenset(),
 ) -> Findings:
-    """Check a run's guarantees. `promised` are the ids for which clients got a 202 or a 200."""
+    """Check a run's guarantees. `promised` are the ids for which clients got a 202 or a 200.
+
+    Of what clients `deleted` after its end nothing is left to check.
+    """
     findings = Findings()
+    stored = [fact for fact in stored if fact.tokens[2] not in deleted]
+    asked = [request for request in asked if request.deliberation_id not in deleted]
     accepted_at: dict[str, float] = {}
     begun_at: dict[str, float] = {}
     ends: dict[str, list[float]] = defaultdict(list)
@@ -125,8 +137,9 @@ def check(
             case _:
                 pass
     findings.accepted, findings.ended = len(accepted_at), len(ends)
-    findings.lost = sorted({*promised, *accepted_at} - {each for each in ends if each in accepted_at})
-    findings.second_ends = sorted(each for each, times in ends.items() if len(times) > 1)
+    ended = {id for id in ends if id in accepted_at}
+    findings.lost = sorted({*promised, *accepted_at} - ended - {*deleted})
+    findings.second_ends = sorted(id for id, times in ends.items() if len(times) > 1)
     _count_calls(findings, recorded_at, asked)
     ended_at = {deliberation_id: min(times) for deliberation_id, times in ends.items()}
     findings.wasted_bound = _in_flight((fault.at_s for fault in faults), recorded_at, ended_at, asked)

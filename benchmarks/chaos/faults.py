@@ -12,7 +12,7 @@ from app.cli.stack.supervisor import marked
 from benchmarks.chaos.proxy import CUTS, FaultProxy
 
 # The weights of the victims. A fault that ends all of Ray costs ten seconds, so it is rarer. Without Ray its parts are
-# never found, and an agent is a worker.
+# never found, and an agent is a worker, or dies with its coordinator.
 WEIGHTS: Mapping[str, int] = {
     "gateway": 16,
     "coordinator": 24,

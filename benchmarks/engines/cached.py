@@ -61,7 +61,7 @@ def show(url: str, given: argparse.Namespace, title: str) -> None:
                 f"{found.answer_tokens:.0f}",
                 str(found.retries),
             )
-    Console(width=120).print(table)
+    Console(width=max(120, Console().width)).print(table)
 
 
 def main() -> None:

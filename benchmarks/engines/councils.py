@@ -8,7 +8,7 @@ of it: `benchmarks.bench` measures those.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pydoc_data.topics import topics
@@ -31,7 +31,7 @@ from benchmarks.prefix import ROLES, as_sent, personas, specification
 from benchmarks.quality.trials import finished
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
-from serve_deployments.engine.replies import EngineReply, Meter, OnText, StreamedReply
+from serve_deployments.engine.replies import EngineReply, Meter, OnText
 from serve_deployments.engine.request_body import BeforeSending, request_body
 from serve_deployments.engine.state import EngineState
 from serve_deployments.engine.tool_calls import ToolTurn
@@ -119,13 +119,14 @@ class RecordedEngines(Engines):
         *,
         seed: int,
         trace: str,
-        on_text: OnText | StreamedReply | None,
+        on_text: OnText | None,
         meter: Meter,
         salt: str,
         priority: int = 0,
         before_sending: BeforeSending | None = None,
         shows_schema: bool = False,
         turn: ToolTurn | None = None,
+        is_watched: Callable[[], bool] | None = None,
     ) -> EngineReply:
         reply = await super().complete(
             engine,
@@ -140,6 +141,7 @@ class RecordedEngines(Engines):
             before_sending=before_sending,
             shows_schema=shows_schema,
             turn=turn,
+            is_watched=is_watched,
         )
         self.figures.request(
             trace.partition(".")[0], reply.usage.model_dump(), reply.ttft_s, first=trace.endswith(".1")

@@ -76,7 +76,7 @@ def main() -> None:
             ]
             found = asyncio.run(_measured(name, urls, given.agents, number, asked, given.at_once))
             table.add_row(*row(name, found, len(urls)))
-    Console(width=120).print(table)
+    Console(width=max(120, Console().width)).print(table)
 
 
 async def _measured(

@@ -167,7 +167,7 @@ def main() -> None:
                 f"{p95(found):.2f}",
                 f"{p95(found) / alone_s:.2f}",
             )
-    Console(width=110).print(table)
+    Console(width=max(110, Console().width)).print(table)
 
 
 if __name__ == "__main__":

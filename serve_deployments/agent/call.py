@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from random import random
 from typing import Protocol
@@ -18,6 +18,7 @@ import structlog
 from app.deliberation.calls import Call, Check, FactProblem, StageRequest, Usage
 from app.deliberation.choice.anonymity import call_seed
 from app.deliberation.decider import problem_of
+from app.deliberation.engine_troubles import CAUSES
 from app.deliberation.errors import (
     AnswerWithheld,
     CallFailure,
@@ -34,14 +35,14 @@ from app.log.text_viewers import TextViewers
 from app.observability import conventions as names
 from app.observability.trace_context import SpanRef, active_span, new_span_id
 from app.observability.traces import RecordedSpan, Tracer
+from serve_deployments.agent.inputs import Inputs
 from serve_deployments.agent.outcome_check import OutcomeCheck
 from serve_deployments.agent.tool_loop import ToolLoop
 from serve_deployments.agent.tool_span import tool_span
 from serve_deployments.agent.validation import valid_reply
 from serve_deployments.engine.client import Engines
 from serve_deployments.engine.reachability import Outage
-from serve_deployments.engine.replies import EngineReply, Meter, StreamedChoice
-from serve_deployments.engine.samples import Sample, SampleGroup
+from serve_deployments.engine.replies import EngineReply, Meter
 from serve_deployments.engine.state import EngineFull, EngineState, EngineUnreachable, RetryLater
 from serve_deployments.engine.tool_calls import ToolTurn
 from serve_deployments.sandbox.checks import Sandbox
@@ -53,7 +54,7 @@ ATTEMPTS_MAX = 3
 RETRY_WAIT_MIN_S = 0.1
 RETRY_WAIT_MAX_S = 5.0
 OUTAGE_CHECK_S = 0.5
-# With the 2 s of a connection that is attempted meanwhile, viewers hear of it at least every five seconds.
+# With the 2 s of a connection that is attempted meanwhile, viewers see it at least every five seconds.
 REPORT_INTERVAL_S = 3.0
 # A call with a short deadline gives up before it, so that its deliberation ends with the cause.
 DEADLINE_SHARE = 0.8
@@ -66,7 +67,7 @@ log = structlog.get_logger(__name__)
 
 
 class NoEngineReachable(EngineUnavailable):
-    """None of a call's engines could be connected to for as long as the call waits for one: it is not retried."""
+    """No engine of a call could be connected to for as long as the call waits: the call is not retried."""
 
 
 class CallContext(Protocol):
@@ -75,6 +76,7 @@ class CallContext(Protocol):
     role: Role
     engines: Engines
     sandbox: Sandbox
+    inputs: Inputs
     stream_deltas: bool
     viewers: TextViewers
     engine_away_timeout_s: float
@@ -115,8 +117,7 @@ class CallRun:
     """A call that runs. Its replica sets `stopped`, the reason of a fact that stops it.
 
     While it is `stoppable` it has no outcome, and a stop cancels its task. Attempts are numbered from
-    `attempts_before`, those of earlier replicas. At `unrecorded_at` the log held no outcome. The first attempt may
-    share a request with `group`.
+    `attempts_before`, those of earlier replicas. At `unrecorded_at` the log held no outcome.
     """
 
     def __init__(
@@ -126,14 +127,12 @@ class CallRun:
         call: Call,
         attempts_before: int,
         unrecorded_at: datetime,
-        group: SampleGroup | None = None,
     ) -> None:
         self.request = request
         self.call = call
         self.stoppable = False
         self.stopped: str | None = None
         self._context = context
-        self._group = group
         self._began_at = datetime.now(UTC)
         # Calls of one deliberation share the beginning of their prompts.
         self._deliberation = f"{request.tenant}.{request.deliberation_id}"
@@ -154,6 +153,7 @@ class CallRun:
     async def outcome(self) -> CallFinished:
         try:
             async with asyncio.timeout(self._left_s()):
+                self.call = await self._context.inputs.resolved(self.request.tenant, self.call)
                 check = self.call.check
                 reply = await (self._answer() if check is None else self._run_check(check))
         except TimeoutError:
@@ -169,7 +169,7 @@ class CallRun:
         await announce_attempt(self._context.journal, self.request, self.call, CHECKED_BY, attempt=1)
         began_at, error = datetime.now(UTC), "cancelled"
         try:
-            report = await self._context.sandbox.report(check, self._left_s())
+            report = await self._context.sandbox.report(check, self.request.tenant, self._left_s())
             error = None
         except CallFailure as failure:
             error = failure.code
@@ -213,7 +213,7 @@ class CallRun:
         context = self._context
         granted = context.toolboxes(self.request, self.call)
         self._tools = ToolLoop(
-            context.journal, self.request, self.call, allowance, granted, self._left_s, self._take_use
+            context.journal, self.request, self.call, allowance, granted, self._left_s, self._count_use
         )
 
         async def ask(turn: ToolTurn) -> EngineReply:
@@ -224,7 +224,7 @@ class CallRun:
         self._turn = self._tools.answering
         return reply
 
-    def _take_use(self, used: ToolUsed) -> None:
+    def _count_use(self, used: ToolUsed) -> None:
         self._context.count_use(used)
         tracer, agent = self._context.tracer, active_span.get()
         if tracer is not None and agent is not None:
@@ -250,7 +250,7 @@ class CallRun:
                 }
                 if not (error.retryable or others) or (number == ATTEMPTS_MAX and not told):
                     raise
-                # Here, where the error ends with its handler: one that is kept holds the frames that raised it.
+                # Here, where the error ends with its handler: a kept error holds the frames that raised it.
                 await self._back_off(error, number)
             self._context.count("retries")
             number += not told
@@ -266,7 +266,7 @@ class CallRun:
             await asyncio.sleep(wait_s)
             return
         engines, budget = self._context.engines, self._context.engines.retries
-        # The pool waits for Retry-After; a very short one does not make the call ask sooner than without it.
+        # The pool waits for Retry-After; a very short value does not make the call ask sooner than without the header.
         wait_s = max(0.0, wait_s - failure.after_s, budget.withdraw(time.monotonic()))
         made = False
         try:
@@ -295,7 +295,7 @@ class CallRun:
             with suppress(TimeoutError):
                 async with asyncio.timeout(next_check_s):
                     engine = await engines.wait_for_engine(
-                        self._deliberation, self._failed_engines, self.request.priority
+                        self._deliberation, self._failed_engines, self.request.priority, self.request.tenant
                     )
             if engine is None:
                 continue
@@ -316,7 +316,7 @@ class CallRun:
         try:
             done, _ = await asyncio.wait(tasks, timeout=after_s)
             other = None if done else engines.choose(self._deliberation, [*self._failed_engines, engine])
-            if other is not None and other is not engine and engines.hedges.take():
+            if other is not None and other is not engine and engines.hedges.acquire():
                 self._context.count("hedges")
                 tasks.add(loop.create_task(self._attempt(other)))
             pending = tasks
@@ -336,7 +336,7 @@ class CallRun:
         """The reply to one request. Raises CallFailure, and CallCancelled when another replica recorded the outcome."""
         began_s = time.monotonic()
         try:
-            with self._context.engines.requesting(engine):
+            with self._context.engines.requesting(engine, self.request.tenant):
                 reply = await self._send(engine)
             if reply.withheld:
                 raise AnswerWithheld(f"{engine.label}: {reply.withheld}")
@@ -350,27 +350,18 @@ class CallRun:
 
     async def _send(self, engine: EngineState) -> EngineReply:
         call, request, context = self.call, self.request, self._context
-        group = self._group if self._number == 0 and context.stream_deltas else None
-        with nullcontext() if group is None else group.coming():
-            model = await context.engines.model_of(engine, call.model or context.role.model)
-            await self._outcome_check.require_absent()
-            self._model, self._engine = model, engine.address
-            self._number += 1
-            attempt = self._number
-            await announce_attempt(context.journal, request, call, model, attempt)
+        model = await context.engines.model_of(engine, call.model or context.role.model)
+        await self._outcome_check.require_absent()
+        self._model, self._engine = model, engine.address
+        self._number += 1
+        attempt = self._number
+        await announce_attempt(context.journal, request, call, model, attempt)
         deltas = _DeltaPublisher(context, request, call, attempt) if context.stream_deltas else None
         seed = call.seed if attempt == 1 else call_seed(call.seed, call.call_id, attempt)
         trace = f"{request.deliberation_id}.{call.call_id}.{attempt}"
-        meter, shared, sent, reply = Meter(), Meter(), 1, None
-        began_s = time.monotonic()
+        meter, sent, began_s = Meter(), 1, time.monotonic()
         try:
-            if group and deltas:
-                choice = StreamedChoice(call, trace, deltas.add, shared)
-                sample = Sample(
-                    engine, model, seed, choice, self._salt, request.priority, self._outcome_check.require_absent
-                )
-                reply = await group.reply(sample)
-            reply = reply or await context.engines.complete(
+            reply = await context.engines.complete(
                 engine,
                 call,
                 model,
@@ -383,19 +374,21 @@ class CallRun:
                 before_sending=self._outcome_check.require_absent,
                 shows_schema=self._shows_schema,
                 turn=self._turn,
+                is_watched=deltas.is_watched if deltas else None,
             )
         except EngineUnreachable:
             sent = 0
-            # A successor counts the numbers as requests: the next attempt gets this one, unless a hedge has the next.
+            # A successor counts the numbers as requests: the next attempt gets this number, unless a hedge has the next
+            # number.
             if self._number == attempt:
                 self._number -= 1
             raise
         finally:
             self._outcome_check.expire()
-            spent = (shared.usage + meter.usage).model_copy(update={"calls": sent})
+            spent = meter.usage.model_copy(update={"calls": sent})
             self._usage += spent.at(engine.spec.prices) if sent else spent
             engine.usage += spent
-            self._usage_estimated |= shared.estimated or meter.estimated
+            self._usage_estimated |= meter.estimated
         engine.answered(reply, spent, time.monotonic() - began_s)
         if deltas:
             await deltas.flush()
@@ -403,7 +396,9 @@ class CallRun:
         return reply
 
     def failed(self, error: DeliberationError) -> CallFinished:
-        return self._finished(None, problem_of(error))
+        finished = self._finished(None, problem_of(error))
+        reason = error.finish_reason if isinstance(error, InvalidOutput) else None
+        return finished.model_copy(update={"finish_reason": reason})
 
     def _finished(self, reply: EngineReply | None, problem: FactProblem | None) -> CallFinished:
         now, ttft_s = datetime.now(UTC), reply and reply.ttft_s
@@ -440,9 +435,7 @@ class _OutageWatch:
     """
 
     def __init__(self, context: CallContext, request: StageRequest, call: Call) -> None:
-        self._context = context
-        self._request = request
-        self._call = call
+        self._context, self._request, self._call = context, request, call
         self._began_s = time.monotonic()
         self._deadline_s = self._began_s + (request.deadline_at - datetime.now(UTC)).total_seconds()
         self._report_due_s = 0.0
@@ -470,8 +463,9 @@ class _OutageWatch:
     def _waiting(self, outages: Sequence[tuple[EngineState, Outage]], left_s: float) -> CallWaiting:
         now = datetime.now(UTC)
         engines = tuple(
-            UnreachableEngine(url=engine.address, since=outage.since, cause=outage.cause) for engine, outage in outages
+            UnreachableEngine(url=engine.address, since=outage.since, cause=outage.words) for engine, outage in outages
         )
+        remedy = CAUSES[outages[0][1].cause].remedy
         return CallWaiting(
             deliberation_id=self._request.deliberation_id,
             ts=now,
@@ -480,7 +474,7 @@ class _OutageWatch:
             role=self._call.role,
             engines=engines,
             gives_up_at=now + timedelta(seconds=left_s),
-            detail=f"{'; '.join(map(str, engines))}; {UnreachableEngine.REMEDY}",
+            detail=f"{'; '.join(map(str, engines))}; {remedy[0].lower()}{remedy[1:].rstrip('.')}",
         )
 
 
@@ -500,13 +494,16 @@ class _DeltaPublisher:
         self._pending: list[str] = []
         self._due_s = 0.0
 
+    def is_watched(self) -> bool:
+        return self._viewers.has(self._request.tenant, self._request.deliberation_id)
+
     async def add(self, text: str) -> None:
         self._pending.append(text)
         if asyncio.get_running_loop().time() >= self._due_s:
             await self.flush()
 
     async def flush(self) -> None:
-        if not self._pending or not self._viewers.has(self._request.tenant, self._request.deliberation_id):
+        if not self._pending or not self.is_watched():
             return
         text = "".join(self._pending)
         self._pending.clear()

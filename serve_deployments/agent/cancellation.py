@@ -1,7 +1,7 @@
 """Tracks the calls that facts stopped (a cancel, a closed stage, an end), and deliberations that were taken over.
 
 A coordinator that hung may ask again for calls of its successor: after a takeover a replica looks into the log first.
-A stop may be stored before its calls reach the replica: the listener remembers what it heard, and reads older facts.
+A stop may be stored before its calls reach the replica: the listener remembers what it received, and reads older facts.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ StopCalls = Callable[[str, float, str], None]
 
 @dataclass(frozen=True, slots=True)
 class _Cancellation:
-    """The stage up to which calls are stopped (0: none) and why; `sequence` is that of the last fact behind this."""
+    """The stage up to which calls are stopped (0: none) and why; `sequence` is the last fact's that decided this."""
 
     stage: float = 0
     why: str = ""
@@ -40,7 +40,7 @@ class _Cancellation:
 
 
 class CancellationListener:
-    """Hears the facts that stop calls, while requests or calls run: an idle role should not pay for the busy ones."""
+    """Receives the facts that stop calls, while requests or calls run: idle roles do not pay for busy ones."""
 
     def __init__(self, journal: Journal, stop: StopCalls) -> None:
         self._journal = journal
@@ -65,7 +65,7 @@ class CancellationListener:
         known = self._known.get(deliberation_id)
         return known is not None and known.taken_over
 
-    async def hear(self, tenant: str, deliberation_id: str, accepted_sequence: int) -> None:
+    async def watch(self, tenant: str, deliberation_id: str, accepted_sequence: int) -> None:
         """Miss no stop of a deliberation from now on; `accepted_sequence` is its place. Raises JournalUnavailable."""
         await self._subscribe()
         known_from = self._complete_above
@@ -145,7 +145,7 @@ class CancellationListener:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        """Forget a deliberation; its acceptance is older than the raised bound, so `hear` reads it again."""
+        """Forget a deliberation; its acceptance is older than the raised bound, so `watch` reads it again."""
         oldest = next(iter(self._known))
         forgotten = self._known.pop(oldest)
         self._complete.discard(oldest)

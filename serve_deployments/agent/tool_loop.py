@@ -9,14 +9,15 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import structlog
 
+from app.control_characters import whole_characters
 from app.deliberation.calls import Call, FactProblem, StageRequest
 from app.deliberation.choice.anonymity import fence, nonce
 from app.deliberation.errors import FactTooLarge, InvalidOutput, UnexpectedFact
@@ -26,10 +27,12 @@ from app.deliberation.specification import ToolAllowance
 from app.deliberation.tools import engine_name
 from serve_deployments.agent.validation import valid_reply
 from serve_deployments.engine.replies import EngineReply
-from serve_deployments.engine.tool_calls import ToolCall, ToolOutcome, ToolTurn
+from serve_deployments.engine.tool_calls import NAME_CHARS_MAX, ToolCall, ToolOutcome, ToolTurn
 from serve_deployments.tools.toolbox import GrantedTools, Tool, ToolFailure, ToolResult
 
 ARGUMENTS_BYTES_MAX = 8_192
+# Recorded arguments are read again by parsers that take 200 levels.
+ARGUMENTS_DEPTH_MAX = 64
 DETAIL_CHARS_MAX = 500
 # A tool leaves at least this share of the call's time to the engine.
 TOOL_SHARE = 0.5
@@ -47,12 +50,15 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
+    """A tool as engines are offered it, and its own name at its server."""
+
     tool: Tool
     granted: GrantedTools
+    own_name: str
 
 
 class ToolLoop:
-    """The uses of one call; `on_use` gets each that it recorded.
+    """The uses of one call; `on_use` gets each use that the loop recorded.
 
     `away` names servers that could not be reached, `used` counts recorded uses.
     """
@@ -87,8 +93,8 @@ class ToolLoop:
         Raises CallFailure of requests to engines, and JournalUnavailable when a use cannot be recorded.
         """
         await self._adopt()
-        found = await self._found()
-        while offers := self._open(found):
+        offered = await self._offered()
+        while offers := self._open(offered):
             offer = self._turn([offer.tool for offer in offers.values()])
             reply = await ask(offer)
             asked_for = reply.tool_calls
@@ -126,8 +132,8 @@ class ToolLoop:
 
     # --- the tools -------------------------------------------------------------------------------------------------
 
-    async def _found(self) -> dict[str, _Offer]:
-        found: dict[str, _Offer] = {}
+    async def _offered(self) -> dict[str, _Offer]:
+        offers: dict[str, _Offer] = {}
         away: list[str] = []
         for granted in self._granted:
             try:
@@ -138,15 +144,18 @@ class ToolLoop:
                 continue
             for tool in tools:
                 if tool.name in granted.names:
-                    found.setdefault(tool.name, _Offer(tool, granted))
+                    # Names of two servers may be the same: the later one's is told apart by its server.
+                    taken = tool.name in offers
+                    name = f"{engine_name(granted.server)}_{tool.name}"[:NAME_CHARS_MAX] if taken else tool.name
+                    offers.setdefault(name, _Offer(replace(tool, name=name), granted, tool.name))
         self.away = tuple(away)
-        return found
+        return offers
 
-    def _open(self, found: Mapping[str, _Offer]) -> dict[str, _Offer]:
+    def _open(self, offered: Mapping[str, _Offer]) -> dict[str, _Offer]:
         """The tools that may still be used; none when the call's uses, or the log's room for it, are spent."""
         if self._left <= 0:
             return {}
-        return {name: offer for name, offer in found.items() if self._is_open(offer.granted)}
+        return {name: offer for name, offer in offered.items() if self._is_open(offer.granted)}
 
     def _is_open(self, granted: GrantedTools) -> bool:
         spent, limits = self._spent(granted.server), granted.limits
@@ -163,7 +172,7 @@ class ToolLoop:
     # --- one use ---------------------------------------------------------------------------------------------------
 
     async def _use(self, asked: ToolCall, turn: int, offers: Mapping[str, _Offer]) -> bool:
-        """Make and record one use; False where the log held another one, which the loop then follows."""
+        """Make and record one use; False where the log held another use, which the loop then follows."""
         number, name = len(self._uses) + 1, _name(asked.name, offers)
         offer = offers.get(name)
         arguments, fault = _arguments(asked.arguments)
@@ -177,7 +186,7 @@ class ToolLoop:
             "number": number,
             "turn": turn,
             "server": offer.tool.server if offer else "",
-            "tool": offer.tool.name if offer else "",
+            "tool": offer.own_name if offer else "",
             # Results are matched by ids. Mistral's are of nine letters and digits.
             "tool_call_id": asked.id if asked.id and asked.id not in known_ids else f"tool{number:05}",
             "name": name,
@@ -191,7 +200,7 @@ class ToolLoop:
                 raise ToolFailure("refused", fault)
             if not self._is_open(offer.granted):
                 raise ToolFailure("refused", "the call's limits for this server are reached")
-            async with self._turn_at(offer.granted):
+            async with self._slot_of(offer.granted):
                 # The wait for other uses is not the tool's time.
                 began_s = time.monotonic()
                 if not offer.tool.repeatable and not await self._record(ToolStarted(**about, ts=datetime.now(UTC))):
@@ -213,8 +222,8 @@ class ToolLoop:
         return await self._end(used)
 
     @asynccontextmanager
-    async def _turn_at(self, granted: GrantedTools) -> AsyncGenerator[None]:
-        """A place among the uses of a server; raises ToolFailure where none is free in the tools' share of the time."""
+    async def _slot_of(self, granted: GrantedTools) -> AsyncGenerator[None]:
+        """A slot among the uses of a server; raises ToolFailure where none is free in the tools' share of the time."""
         if granted.slots is None:
             yield
             return
@@ -234,7 +243,7 @@ class ToolLoop:
         within_s = min(seconds_left, TOOL_SHARE * self._left_s())
         if within_s <= 0:
             raise ToolFailure("timeout", "the call has no time left for tools")
-        return await granted.toolbox.use(offer.tool.name, arguments, within_s)
+        return await granted.toolbox.use(offer.own_name, arguments, within_s)
 
     async def _record(self, fact: ToolStarted | ToolUsed) -> bool:
         return (await self._journal.append(self._request.tenant, fact)).created
@@ -274,12 +283,12 @@ class ToolLoop:
         return False
 
 
-def _name(given: str, offers: Mapping[str, _Offer]) -> str:
+def _name(written: str, offers: Mapping[str, _Offer]) -> str:
     """The tool that a model means, else the name with the characters that engines take in a conversation.
 
     Models add namespaces, as in `functions.look_up`, and parsers leave marks of templates, as in `look_up<|channel|>`.
     """
-    plain = given.partition("<|")[0].strip()
+    plain = written.partition("<|")[0].strip()
     short = re.split("[.:/]", plain)[-1]
     known = next((name for name in (plain, engine_name(plain), short) if name in offers), None)
     return known or re.sub("[^A-Za-z0-9_-]", "_", plain) or "unnamed"
@@ -288,35 +297,52 @@ def _name(given: str, offers: Mapping[str, _Offer]) -> str:
 def _arguments(text: str) -> tuple[Mapping[str, Any], str]:
     """The arguments that a model wrote, and a fault where they are no JSON object."""
     try:
-        found: object = json.loads(text, strict=False)
-        if isinstance(found, str):
+        document: object = json.loads(text, strict=False)
+        if isinstance(document, str):
             # Written as JSON twice.
-            found = json.loads(found, strict=False)
+            document = json.loads(document, strict=False)
     except (ValueError, RecursionError) as exc:
         return {}, f"the arguments are no JSON: {exc}"
-    if found is None:
+    if document is None:
         return {}, ""
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         return {}, "the arguments are no JSON object"
-    return cast("Mapping[str, Any]", found), ""
+    if _is_deep(cast("object", document)):
+        return {}, f"the arguments nest deeper than {ARGUMENTS_DEPTH_MAX} levels"
+    # A message with half of a surrogate pair cannot be written, which would end the server's connection for all.
+    return json.loads(whole_characters(json.dumps(document, ensure_ascii=False))), ""
+
+
+def _is_deep(document: object) -> bool:
+    """Whether objects and lists of a document nest deeper than the bound; it goes level by level, without recursion."""
+    level = [document]
+    for _ in range(ARGUMENTS_DEPTH_MAX):
+        level = [inner for node in level for inner in _inner(node)]
+    return any(isinstance(node, dict | list) for node in level)
+
+
+def _inner(node: object) -> Iterable[object]:
+    if isinstance(node, dict):
+        return cast("dict[str, object]", node).values()
+    return cast("list[object]", node) if isinstance(node, list) else ()
 
 
 def _recorded(arguments: Mapping[str, Any]) -> str:
     """The arguments as JSON without the values of secret keys; where they are too long, their beginning."""
-    text = json.dumps(_without_secrets(arguments), ensure_ascii=False).encode("utf-8", "replace").decode()
+    text = json.dumps(_without_secrets(arguments), ensure_ascii=False)
     if len(text.encode()) <= ARGUMENTS_BYTES_MAX:
         return text
     begin = text.encode()[: ARGUMENTS_BYTES_MAX // 2].decode(errors="ignore")
     return json.dumps({"cut_after_4_KiB": begin}, ensure_ascii=False)
 
 
-def _without_secrets(given: object) -> object:
-    if isinstance(given, dict):
-        named = cast("dict[str, object]", given)
-        return {key: "[secret]" if _is_secret(key) else _without_secrets(each) for key, each in named.items()}
-    if isinstance(given, list):
-        return [_without_secrets(each) for each in cast("list[object]", given)]
-    return given
+def _without_secrets(node: object) -> object:
+    if isinstance(node, dict):
+        named = cast("dict[str, object]", node)
+        return {key: "[secret]" if _is_secret(key) else _without_secrets(member) for key, member in named.items()}
+    if isinstance(node, list):
+        return [_without_secrets(element) for element in cast("list[object]", node)]
+    return node
 
 
 def _is_secret(key: str) -> bool:

@@ -12,7 +12,7 @@ _EXTENSION = "extension"
 
 
 def tool_span(used: ToolUsed, agent: SpanRef, *, content: bool) -> RecordedSpan:
-    """The span below that of the call; with `content` the arguments and the result stand in it as they are recorded."""
+    """The span below the call's; with `content` it holds the arguments and the result as they are recorded."""
     recorded: Attributes = {names.TOOL_CALL_ARGUMENTS: used.arguments, names.TOOL_CALL_RESULT: used.text}
     problem = used.problem.code if used.problem else "tool_error" if used.failed else None
     return RecordedSpan(

@@ -7,11 +7,13 @@ import asyncio
 import json
 import logging
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
 from app.deliberation.calls import Call, ChatMessage
+from app.deliberation.engine_troubles import EngineTrouble
 from app.deliberation.errors import DeliberationError
 from app.deliberation.outputs import Output
 from app.deliberation.roles import Role
@@ -24,26 +26,31 @@ from serve_deployments.engine.state import EngineState, KeyRefused
 # A model that is slower is no fault.
 _ANSWER_WITHIN_S = 2.0
 _MAX_TOKENS = 64
-# Above 0, so that it is sent, and not that of batch work.
+# Above 0, so that the priority is sent, and unlike that of batch work.
 _PRIORITY = 1
 
 
 async def _try(name: str, role: Role, asked: set[tuple[str, str | None]]) -> dict[str, Any]:
-    """Describe the engines of a role after a trial of each; one that was `asked` for the same model is not again."""
+    """Describe a role's engines after a trial of each, but of those that were `asked` for the same model before."""
     engines = Engines(role.engines, fallback=role.fallback)
     engines.concurrency, engines.model = role.concurrency, role.model
     await engines.probe()
-    refusals = await asyncio.gather(*(_refusal(engines, engine, role.model, asked) for engine in engines.engines))
+    troubles = await asyncio.gather(*(_trouble(engines, engine, role.model, asked) for engine in engines.engines))
     described = [engine.described(time.monotonic(), role.model) for engine in engines.engines]
     await engines.close()
-    found = [{**each, "refusal": refusal} for each, refusal in zip(described, refusals, strict=True)]
-    return {"replica": "trial", "role": name, "engines": found}
+    tried = [
+        engine if trouble is None else {**engine, "trouble": trouble.model_dump(mode="json")}
+        for engine, trouble in zip(described, troubles, strict=True)
+    ]
+    return {"replica": "trial", "role": name, "engines": tried}
 
 
-async def _refusal(engines: Engines, engine: EngineState, named: str | None, asked: set[tuple[str, str | None]]) -> str:
-    """Ask for one short answer in a form; returns why the engine refuses, empty where its state says it already."""
-    if (engine.spec.url, named or engine.own_model) in asked:
-        return ""
+async def _trouble(
+    engines: Engines, engine: EngineState, named: str | None, asked: set[tuple[str, str | None]]
+) -> EngineTrouble | None:
+    """Ask for one short answer in a form; returns why the engine refuses, None where its state says it already."""
+    if (engine.spec.url, named or engine.own_model) in asked or engine.silent_since is not None:
+        return None
     asked.add((engine.spec.url, named or engine.own_model))
     call = Call(
         call_id="trial",
@@ -71,10 +78,13 @@ async def _refusal(engines: Engines, engine: EngineState, named: str | None, ask
                 priority=_PRIORITY,
             )
     except (KeyRefused, TimeoutError):
-        return ""
+        return None
     except DeliberationError as error:
-        return "" if engine.trouble(time.monotonic()) is not None else str(error)
-    return ""
+        if engine.trouble(time.monotonic()) is not None:
+            return None
+        cause = engine.failure.cause if engine.failure.words else "refusal"
+        return EngineTrouble.of(cause, datetime.now(UTC), engine.failure.words or str(error))
+    return None
 
 
 async def _main() -> None:

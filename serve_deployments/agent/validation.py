@@ -34,12 +34,12 @@ async def valid_reply(call: Call, reply: EngineReply) -> EngineReply:
     try:
         reading = read() if on_loop else await asyncio.get_running_loop().run_in_executor(_READER, read)
     except InvalidOutput as fault:
-        if reply.remark:
-            raise InvalidOutput(reply.remark) from fault
         where = "the engine wrote into the field of reasoning alone: " if misplaced else ""
-        raise InvalidOutput(f"{where}{fault}; {_beginning(text)}. {_REMEDY}") from fault
-    found = {*reading.lenient, *reply.lenient, *(("thinking",) if misplaced else ())}
-    return replace(reply, text=reading.text, lenient=tuple(sorted(found)))
+        invalid = InvalidOutput(reply.remark or f"{where}{fault}; {_beginning(text)}. {_REMEDY}")
+        invalid.finish_reason = reply.finish_reason
+        raise invalid from fault
+    lenient = {*reading.lenient, *reply.lenient, *(("thinking",) if misplaced else ())}
+    return replace(reply, text=reading.text, lenient=tuple(sorted(lenient)))
 
 
 def _beginning(text: str) -> str:

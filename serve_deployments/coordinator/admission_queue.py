@@ -136,7 +136,7 @@ class AdmissionQueue:
             self.limit = min(self._limit_max, max(self.limit + 1, int(self.limit * self._gain)))
 
     def _lower(self, limit: int) -> None:
-        # Not below half at once: works that began together end together, and until then the rate seems low.
+        # Not below half at once: executions that began together end together, and until then the rate seems low.
         self.limit = max(min(LIMIT_MIN, self._limit_max), self.limit // 2, min(self.limit, limit))
         self._gain = GAIN
 

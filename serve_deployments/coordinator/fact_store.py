@@ -1,4 +1,4 @@
-"""The states of a coordinator's works: folded from the log, and kept up to date by facts heard live.
+"""The states of a coordinator's executions: folded from the log, and kept up to date by facts received live.
 
 A deliberation that no coordinator has touched needs no read: its acceptance, which the queue delivers, is enough.
 """
@@ -11,7 +11,7 @@ from app.deliberation.errors import JournalUnavailable, UnexpectedFact, Unreadab
 from app.deliberation.facts import Accepted, CallFinished, CancelRequested, Fact, NewerEvent
 from app.deliberation.fold import State, apply, begin, fold
 from app.deliberation.ports import Journal, Record
-from serve_deployments.coordinator.work import Work, fact_of
+from serve_deployments.coordinator.execution import Execution, fact_of
 
 APPEND_TIMEOUT_S = 60.0
 EARLY_CANCELS_MAX = 10_000
@@ -40,24 +40,24 @@ class FactStore:
         if self._complete_above is None:
             self._complete_above = (await self._journal.state()).last_sequence
 
-    def load_fresh(self, work: Work) -> bool:
+    def load_fresh(self, execution: Execution) -> bool:
         """Set the state of a deliberation that no coordinator has touched; False when the log must be read.
 
-        A stage that another coordinator opened all the same refuses this one's next fact.
+        A stage that another coordinator opened all the same refuses this coordinator's next fact.
         """
-        record = work.item.record
-        if work.resumed or self._complete_above is None or record.sequence <= self._complete_above:
+        record = execution.item.record
+        if execution.resumed or self._complete_above is None or record.sequence <= self._complete_above:
             return False
         accepted = fact_of(record)
         if not isinstance(accepted, Accepted):
             raise UnreadableFact(f"the record on {record.subject} is no acceptance")
-        work.state = begin(accepted, record.sequence)
-        cancel = self._early_cancels.pop(work.deliberation_id, None)
+        execution.state = begin(accepted, record.sequence)
+        cancel = self._early_cancels.pop(execution.deliberation_id, None)
         if cancel is not None and not isinstance(fact := fact_of(cancel), NewerEvent):
-            work.state = apply(work.state, fact, cancel.sequence)
+            execution.state = apply(execution.state, fact, cancel.sequence)
         return True
 
-    async def load(self, work: Work) -> None:
+    async def load(self, execution: Execution) -> None:
         """Set the state that the log holds, waiting for a log that is away as long as an append would.
 
         Raises UnexpectedFact for an empty log, Gone after a deletion, JournalUnavailable.
@@ -68,42 +68,42 @@ class FactStore:
         records: list[Record] = []
         async for attempt in retries:
             with attempt:
-                records = await self._journal.facts(work.tenant, work.deliberation_id)
+                records = await self._journal.facts(execution.tenant, execution.deliberation_id)
         state = fold((record.sequence, fact_of(record)) for record in records)
         if state is None:
             raise UnexpectedFact("the log holds no fact of an accepted deliberation")
-        self._set(work, state)
+        self._set(execution, state)
 
-    async def append(self, work: Work, fact: Fact) -> bool:
+    async def append(self, execution: Execution, fact: Fact) -> bool:
         """Write a fact and fold it. Returns False where another fact stands already: then the log is read instead."""
-        appended = await self._journal.append(work.tenant, fact)
+        appended = await self._journal.append(execution.tenant, fact)
         if appended.created:
-            self._set(work, apply(work.state, fact, appended.record.sequence))
+            self._set(execution, apply(execution.state, fact, appended.record.sequence))
         else:
             # Another coordinator is ahead, and calls may have been made.
-            work.resumed = True
-            await self.load(work)
+            execution.resumed = True
+            await self.load(execution)
         return appended.created
 
-    async def catch_up(self, work: Work, heard: Iterable[Record | None] = ()) -> None:
-        records = list(heard)
-        while not work.inbox.empty():
-            records.append(work.inbox.get_nowait())
-        state = work.state
+    async def catch_up(self, execution: Execution, received: Iterable[Record | None] = ()) -> None:
+        records = list(received)
+        while not execution.inbox.empty():
+            records.append(execution.inbox.get_nowait())
+        state = execution.state
         for record in records:
             fact = None if record is None else fact_of(record)
             if isinstance(fact, NewerEvent):
                 continue
             if record is None or fact is None or _is_ahead(state, fact):
-                await self.load(work)
+                await self.load(execution)
                 return
             state = state if _is_known(state, fact) else apply(state, fact, record.sequence)
-        self._set(work, state)
+        self._set(execution, state)
 
-    def _set(self, work: Work, state: State) -> None:
-        work.state = state
+    def _set(self, execution: Execution, state: State) -> None:
+        execution.state = state
         if not state.takeovers_without_progress:
-            work.clear_suspicion()
+            execution.clear_suspicion()
 
 
 def _is_ahead(state: State, fact: Fact) -> bool:
@@ -111,7 +111,7 @@ def _is_ahead(state: State, fact: Fact) -> bool:
 
 
 def _is_known(state: State, fact: Fact) -> bool:
-    """Whether a fact is folded already: a fact that was read may be heard as well."""
+    """Whether a fact is folded already: a fact that was read may be received as well."""
     if isinstance(fact, CallFinished):
         return fact.call_id in state.finished
     return isinstance(fact, CancelRequested) and state.cancel is not None

@@ -6,10 +6,11 @@ redirects, cookies and merging took an eighth of an agent's CPU (py-spy under `m
 """
 
 import asyncio
+import math
 import re
 import time
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,17 +23,28 @@ import structlog
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import RawResponseMessage
 from httpx_aiohttp import AiohttpTransport
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from app.deliberation.calls import BATCH_AFTER, Call
-from app.deliberation.errors import AnswerWithheld, CallTimeout, EngineRejected, EngineUnavailable
+from app.deliberation.engine_troubles import TroubleCause
+from app.deliberation.errors import AnswerWithheld, CallFailure, CallTimeout, EngineRejected, EngineUnavailable
 from app.deliberation.roles import EngineSpec
 from app.observability.traces import Tracer
 from serve_deployments.engine.chat_span import ChatSpan
+from serve_deployments.engine.error_words import WORDS_MAX, cause_of_status
 from serve_deployments.engine.limits import Hedges, RetryBudget
 from serve_deployments.engine.pool import EnginePool
 from serve_deployments.engine.reachability import NOT_CONNECTED, cause_of, check_connection, never_connected
-from serve_deployments.engine.replies import EngineReply, ErrorInBody, Meter, OnText, StreamedChoice, StreamedReply
+from serve_deployments.engine.replies import (
+    BODY_END,
+    BodyEnd,
+    EngineReply,
+    ErrorInBody,
+    Meter,
+    OnText,
+    StreamedChoice,
+    StreamedReply,
+)
 from serve_deployments.engine.request_body import (
     BeforeSending,
     Dialect,
@@ -42,6 +54,7 @@ from serve_deployments.engine.request_body import (
 )
 from serve_deployments.engine.state import (
     KEY_REFUSED,
+    EngineFailure,
     EngineState,
     EngineUnreachable,
     FieldsRefused,
@@ -49,9 +62,10 @@ from serve_deployments.engine.state import (
     RetryLater,
     refusal_of,
 )
-from serve_deployments.engine.tool_calls import ToolCallsHeard, ToolTurn
+from serve_deployments.engine.tool_calls import StreamedToolCalls, ToolTurn
 
-PROBE_TIMEOUT_S = 2.0
+# The doctor asks each engine anew, and tells a fault within two seconds.
+PROBE_TIMEOUT_S = 1.5
 # Strangers may ask a gateway whether it is ready, and so its replicas for their engines, at any rate.
 PROBE_FRESH_S = 1.0
 # With a connection's 2 s, an engine's end is known within five seconds, also without calls.
@@ -65,6 +79,9 @@ EXTENDED_ENGINES = frozenset({"vllm", "simulator"})
 # Bounds of a list of models and of an error, in bytes and seconds.
 LIST_BYTES_MAX = 1024 * 1024
 ERROR_BYTES_MAX = 64 * 1024
+# A text is counted by pieces of so many characters; the answer lists each token.
+COUNTED_CHARS = 131_072
+COUNT_BYTES_MAX = 4 * 1024 * 1024
 HEADER_BYTES_MAX = 64 * 1024
 INTERIM_HEADS_MAX = 64
 _READ_BYTES = 16 * 1024
@@ -104,7 +121,17 @@ class _Connection(ResponseHandler):
 
 
 class _Transport(AiohttpTransport):
-    """Connections without a bound, which is aiohttp's 0: roles and engines bound the calls, and no probe waits."""
+    """Connections without a bound, which is aiohttp's 0: roles and engines bound the calls, and no probe waits.
+
+    A response has its `BodyEnd` among its extensions.
+    """
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await super().handle_async_request(request)
+        response.extensions[BODY_END] = end = BodyEnd()
+        # The package has no public place for aiohttp's reader.
+        vars(response.stream)["_aiohttp_response"].content.on_eof(end.come)
+        return response
 
     def get_client(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, ssl=self.ssl_context)
@@ -132,7 +159,7 @@ class Engines(EnginePool):
         self.retries = RetryBudget()
         self.hedges = Hedges()
         self._probing: asyncio.Task[None] | None = None
-        self._probe_due_s = 0.0
+        self._probed_s = -math.inf
 
     async def close(self) -> None:
         if self._probing is not None:
@@ -146,7 +173,9 @@ class Engines(EnginePool):
             await asyncio.sleep(CHECK_INTERVAL_S)
             await _each(self._renew_key(engine) for engine in self.engines)
             quiet_since_s = time.monotonic() - CHECK_INTERVAL_S
-            await _each(self._check(each) for each in self.engines if each.reached_s < quiet_since_s or each.unlisted)
+            await _each(
+                self._check(engine) for engine in self.engines if engine.reached_s < quiet_since_s or engine.unlisted
+            )
 
     async def _renew_key(self, engine: EngineState) -> None:
         if await engine.key.refresh():
@@ -160,8 +189,7 @@ class Engines(EnginePool):
             await check_connection(engine.spec.proxy or engine.spec.url, engine.spec.connect_timeout_s)
         except (OSError, ValueError) as exc:
             if engine.outage is None:
-                engine.not_connected(exc)
-                self._failed(engine, "cannot be connected to", unreachable=True)
+                self._unconnected(engine, exc)
         else:
             if engine.outage is not None or engine.unlisted:
                 await self._probe(engine)
@@ -169,10 +197,11 @@ class Engines(EnginePool):
     async def probe(self) -> None:
         await _each(self._probe(engine) for engine in self.engines)
 
-    async def probe_briefly(self, within_s: float) -> None:
-        """As `probe`, or share one of the last second; return after `within_s` while the probe goes on."""
-        if self._probing is None or (self._probing.done() and time.monotonic() >= self._probe_due_s):
-            self._probe_due_s = time.monotonic() + PROBE_FRESH_S
+    async def probe_briefly(self, within_s: float, fresh_s: float = PROBE_FRESH_S) -> None:
+        """As `probe`, or share one that began `fresh_s` ago; return after `within_s` while the probe goes on."""
+        now_s = time.monotonic()
+        if self._probing is None or (self._probing.done() and now_s >= self._probed_s + fresh_s):
+            self._probed_s = now_s
             self._probing = asyncio.get_running_loop().create_task(self.probe())
         await asyncio.wait({self._probing}, timeout=within_s)
 
@@ -182,16 +211,17 @@ class Engines(EnginePool):
         The list is advice where a model is named: only an engine that cannot be connected to is then unhealthy.
         """
         engine.models = (engine.own_model,) if engine.own_model else engine.models
+        began_at = datetime.now(UTC)
         try:
             status, content = await self._get(engine, engine.models_url, LIST_BYTES_MAX)
         except (httpx.HTTPError, aiohttp.ClientError, TimeoutError, EngineUnavailable) as exc:
             if never_connected(exc):
-                engine.not_connected(exc)
-                self._failed(engine, "cannot be connected to", unreachable=True)
+                self._unconnected(engine, exc)
+            elif isinstance(exc, TimeoutError | httpx.TimeoutException):
+                engine.silent_since = engine.silent_since or began_at
+                self._list_unusable(engine, f"did not come within {PROBE_TIMEOUT_S:g} s")
             else:
-                silent = isinstance(exc, TimeoutError | httpx.TimeoutException)
-                why = f"did not come within {PROBE_TIMEOUT_S:g} s" if silent else str(exc) or type(exc).__name__
-                self._list_unusable(engine, why)
+                self._list_unusable(engine, str(exc) or type(exc).__name__)
             return
         engine.connected()
         if status in KEY_REFUSED:
@@ -205,32 +235,44 @@ class Engines(EnginePool):
             self._list_unusable(engine, f"{exc}: {engine.quote(content)!r}")
             return
         if listed is None:
-            self._list_unusable(engine, f"was answered with {status}", answered=status < 500)
+            words = f"was answered with {status}: {engine.quote(content)}".removesuffix(": ")
+            cause = cause_of_status(status, words) if status >= 500 else "list"
+            self._list_unusable(engine, words, cause, answered=status < 500)
             return
-        engine.models = engine.models if engine.own_model else tuple(each.name for each in listed)
-        engine.extended = any(each.owner in EXTENDED_ENGINES for each in listed)
-        engine.listed = {each.name: each.context_tokens for each in listed} if len(listed) < MODELS_MAX else {}
+        engine.models = engine.models if engine.own_model else tuple(model.name for model in listed)
+        engine.extended = any(model.owner in EXTENDED_ENGINES for model in listed)
+        engine.listed = {model.name: model.context_tokens for model in listed} if len(listed) < MODELS_MAX else {}
         engine.list_problem, engine.list_problem_since = "", None
         if engine.extended and (engine.version is None or not engine.healthy):
             engine.version = await self._version(engine)
         engine.accepts_key(probe=True)
-        self._succeeded(engine)
+        self._connected(engine)
 
-    def _list_unusable(self, engine: EngineState, why: str, *, answered: bool = False) -> None:
+    def _list_unusable(
+        self, engine: EngineState, why: str, cause: TroubleCause = "list", *, answered: bool = False
+    ) -> None:
         if engine.list_problem != why:
             log.warning("engine_without_list", engine=engine.address, why=why)
         engine.list_problem, engine.list_problem_since = why, engine.list_problem_since or datetime.now(UTC)
+        engine.list_cause = cause
         self._without_list(engine, answered=answered)
 
     def _without_list(self, engine: EngineState, *, answered: bool) -> None:
         if engine.own_model or self.model:
             engine.extended = engine.extended or False
+            if engine.silent_since is not None:
+                # Its calls tell whether it takes more of them.
+                return
             answered = True
         if answered:
             # A refusal proves that the engine is up.
-            self._succeeded(engine)
+            self._connected(engine)
         else:
-            self._failed(engine, "gives no list of models", unreachable=True)
+            self._failed(engine, engine.list_failure, unreachable=True)
+
+    def _unconnected(self, engine: EngineState, error: Exception) -> None:
+        engine.not_connected(error)
+        self._failed(engine, EngineFailure(*cause_of(error)), unreachable=True)
 
     async def _version(self, engine: EngineState) -> str | None:
         with suppress(ValueError, KeyError, TypeError, httpx.HTTPError, aiohttp.ClientError, EngineUnavailable):
@@ -238,23 +280,49 @@ class Engines(EnginePool):
             return str(from_json(content)["version"])[:MODEL_CHARS_MAX]
         return None
 
-    async def _get(self, engine: EngineState, url: str, bytes_max: int) -> tuple[int, bytes]:
+    async def count_tokens(self, text: str, model: str | None) -> int | None:
+        """The tokens of a text as an engine of the role counts them; None where none can, as vLLM does.
+
+        It is asked by pieces, which may count a token more each.
+        """
+        engine = next((engine for engine in self.engines if engine.extended and engine.healthy), None)
+        if engine is None:
+            return None
+        total = 0
+        try:
+            for begin in range(0, len(text), COUNTED_CHARS):
+                asked = {"model": await self.model_of(engine, model), "prompt": text[begin : begin + COUNTED_CHARS]}
+                status, content = await self._get(engine, engine.tokenize_url, COUNT_BYTES_MAX, to_json(asked))
+                if status != 200:
+                    return None
+                total += int(from_json(content)["count"])
+        except (ValueError, KeyError, TypeError, TimeoutError, httpx.HTTPError, aiohttp.ClientError, CallFailure):
+            return None
+        return total
+
+    async def _get(self, engine: EngineState, url: str, bytes_max: int, sent: bytes = b"") -> tuple[int, bytes]:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             timeout = dict.fromkeys(("connect", "pool", "read", "write"), PROBE_TIMEOUT_S)
-            headers = [*HEADERS[1:], *engine.headers]
-            request = httpx.Request("GET", url, headers=headers, extensions={"timeout": timeout})
+            headers = [*(HEADERS if sent else HEADERS[1:]), *engine.headers]
+            method = "POST" if sent else "GET"
+            request = httpx.Request(method, url, headers=headers, content=sent or None, extensions={"timeout": timeout})
             response = await self._transports[engine.spec.proxy].handle_async_request(request)
             try:
                 return response.status_code, await _content(engine, response, bytes_max)
             finally:
                 await response.aclose()
 
+    def _connected(self, engine: EngineState) -> None:
+        # An engine that lists its models may fail at each completion, and each scrape of the metrics probes it.
+        engine.circuit.connected()
+        self._wake()
+
     def _succeeded(self, engine: EngineState) -> None:
         engine.circuit.succeeded()
         self._wake()
 
-    def _failed(self, engine: EngineState, why: str, *, unreachable: bool) -> None:
-        engine.failure = why
+    def _failed(self, engine: EngineState, failure: EngineFailure, *, unreachable: bool) -> None:
+        engine.failure = failure
         engine.circuit.failed(time.monotonic(), unreachable=unreachable)
         self._wake()
 
@@ -290,19 +358,21 @@ class Engines(EnginePool):
         *,
         seed: int,
         trace: str,
-        on_text: OnText | StreamedReply | None,
+        on_text: OnText | None,
         meter: Meter,
         salt: str,
         priority: int = 0,
         before_sending: BeforeSending | None = None,
         shows_schema: bool = False,
         turn: ToolTurn | None = None,
+        is_watched: Callable[[], bool] | None = None,
     ) -> EngineReply:
         """Send one request for `call`. With `on_text` it is streamed, and `on_text` gets each piece of text.
 
-        A `StreamedReply` instead asks for all of its choices, whose seeds follow `seed`. Choices that the engine does
-        not begin stay open. The engine's state remembers refused fields, a refused `priority` and an ignored `n`, and
-        the request is sent again without them; so is one whose key has been replaced meanwhile.
+        While `is_watched` returns false, the text is read every `UNWATCHED_READ_S`.
+
+        The engine's state remembers refused fields and a refused `priority`, and the request is sent again without
+        them; so is one whose key has been replaced meanwhile.
 
         With `shows_schema` the prompt ends with the answer's schema. `meter` holds the cost, also after a failure. The
         tools of a `turn` are offered; its reply has the tool calls.
@@ -310,16 +380,12 @@ class Engines(EnginePool):
         raises CallCancelled, nothing is sent.
 
         Raises EngineUnreachable (no connection), EngineUnavailable (broken off, 5xx, 429, nonsense), EngineRejected
-        (4xx; KeyRefused for 401 and 403) or CallTimeout (no byte for the engine's idle time; that of a batch call
-        begins with its first text). Cancelling closes the connection, so that the engine stops generating.
+        (4xx; KeyRefused for 401 and 403) or CallTimeout (no byte for the engine's idle time; a batch call's begins with
+        its first text). Cancelling closes the connection, so that the engine stops generating.
         """
         streams = on_text is not None
-        if isinstance(on_text, StreamedReply):
-            reading = on_text
-        else:
-            reading = StreamedReply([StreamedChoice(call, trace, on_text, meter)])
+        reading = StreamedReply(StreamedChoice(call, trace, on_text, meter, is_watched))
         offers = turn is not None and bool(turn.offered)
-        choices, meters = len(reading.choices), [choice.meter for choice in reading.choices]
         dialect, known_salt, requests = engine.dialect(model), salt if engine.extended else None, 0
         while True:
             sent = priority if priority and engine.extended and engine.prioritises else None
@@ -331,16 +397,14 @@ class Engines(EnginePool):
                 salt=known_salt,
                 priority=sent,
                 dialect=dialect,
-                choices=choices,
                 shows_schema=shows_schema,
                 turn=turn,
             )
             native = "tools" not in dialect.lacking
             reading.structured = None if offers else dialect.structured
-            for choice in reading.choices:
-                choice.tool_calls = ToolCallsHeard() if offers and native else None
+            reading.choice.tool_calls = StreamedToolCalls() if offers and native else None
             key = engine.key.headers
-            body = RequestBody(content, before_sending, meters, yields=sent is not None and sent >= BATCH_AFTER)
+            body = RequestBody(content, before_sending, meter, yields=sent is not None and sent >= BATCH_AFTER)
             requests += 1
             span = ChatSpan.begun(self._tracer, engine, model, seed, reading, requests, streams=streams)
             try:
@@ -354,7 +418,7 @@ class Engines(EnginePool):
                 # Some engines take no conversation with tool calls either, unless tools are offered.
                 uses_field = native and turn is not None and bool(turn.offered or turn.outcomes)
                 fields = refused.fields if uses_field else refused.fields - {"tools"}
-                dialect = _without(engine, model, dialect, refused, fields, several=choices > 1)
+                dialect = _without(engine, model, dialect, refused, fields)
             except (EngineRejected, EngineUnavailable) as refused:
                 if sent is None or _NO_PRIORITY not in str(refused).lower():
                     raise
@@ -365,8 +429,6 @@ class Engines(EnginePool):
             else:
                 engine.accepts_key()
                 engine.remember(model, dialect, own_schema=not call.output.answer_schema)
-                if reading.ignored_n:
-                    _without_n(engine)
                 if turn is not None and offers and not native:
                     return replace(reply, tool_calls=turn.chosen(reply.text))
                 return reply
@@ -374,27 +436,32 @@ class Engines(EnginePool):
     async def _request(
         self, engine: EngineState, body: RequestBody, reading: StreamedReply, span: ChatSpan | None, *, streams: bool
     ) -> EngineReply:
+        before = engine.failure
         try:
             reply = await self._exchange(engine, body, reading, span, streams=streams)
         except (httpx.ReadTimeout, TimeoutError) as exc:
             silent = f"was silent for {engine.spec.idle_timeout_s:g} seconds"
-            self._failed(engine, silent, unreachable=False)
+            self._failed(engine, EngineFailure("silent", f"it {silent}"), unreachable=False)
             raise CallTimeout(f"{engine.label} {silent}") from exc
         except (httpx.HTTPError, aiohttp.ClientError) as exc:
             # The transport reports some broken connections as never made, so only `written` shows what was sent.
             unreachable = not body.written and isinstance(exc, NOT_CONNECTED)
-            self._failed(engine, "refused or broke off connections", unreachable=unreachable)
+            words = f"it refused or broke off connections ({type(exc).__name__})"
+            self._failed(engine, EngineFailure("errors", words), unreachable=unreachable)
             if unreachable:
                 if never_connected(exc):
                     engine.not_connected(exc)
-                raise EngineUnreachable(f"{engine.label} cannot be reached: {cause_of(exc)}") from exc
+                raise EngineUnreachable(f"{engine.label} cannot be reached: {cause_of(exc)[1]}") from exc
             raise EngineUnavailable(f"{engine.label} refused or broke off: {type(exc).__name__} {exc}") from exc
         except (RetryLater, EngineRejected, AnswerWithheld):
             # A refusal proves that the engine is up.
             self._succeeded(engine)
             raise
-        except EngineUnavailable:
-            self._failed(engine, "answered with errors", unreachable=False)
+        except EngineUnavailable as error:
+            # A status has told its cause; the rest is nonsense, or an end without an answer.
+            words = f"it {str(error).removeprefix(f'{engine.label} ')[:WORDS_MAX]}"
+            failure = EngineFailure("errors", words) if engine.failure is before else engine.failure
+            self._failed(engine, failure, unreachable=False)
             raise
         self._succeeded(engine)
         return reply
@@ -402,10 +469,10 @@ class Engines(EnginePool):
     async def _exchange(
         self, engine: EngineState, body: RequestBody, reading: StreamedReply, span: ChatSpan | None, *, streams: bool
     ) -> EngineReply:
-        named = [("X-Call-Id", ",".join(choice.trace.rpartition(".")[0] for choice in reading.choices))]
+        named = [("X-Call-Id", reading.choice.trace.rpartition(".")[0])]
         if engine.extended:
-            # vLLM logs it. llama-cpp-python answers 400, without a word, to one that is no UUID.
-            named.append(("X-Request-Id", reading.choices[0].trace))
+            # vLLM logs it. llama-cpp-python answers 400, without a word, to an id that is no UUID.
+            named.append(("X-Request-Id", reading.choice.trace))
         if span is not None:
             named.append(("traceparent", span.ref.traceparent))
         headers = [*HEADERS, *named, *engine.headers, ("Content-Length", str(len(body.content)))]
@@ -430,13 +497,13 @@ class Engines(EnginePool):
                 refused = await _beginning(engine, response)
                 if (text := failed_generation(refused)) is not None:
                     return await reading.generated(engine, text)
-                for meter in body.meters:
-                    meter.sent_bytes = 0
+                body.meter.sent_bytes = 0
                 raise refusal_of(engine, response.status_code, response.headers, refused)
             engine.circuit.reached()
             self._wake()
             async with aclosing(_decoded(engine, response)) as chunks:
-                return await reading.read(engine, chunks, idle_s=idle_s if body.yields else None)
+                end: BodyEnd | None = response.extensions.get(BODY_END)
+                return await reading.read(engine, chunks, idle_s=idle_s if body.yields else None, end=end)
         except ErrorInBody as error:
             raise refusal_of(engine, error.status, response.headers, error.content, " within a success") from error
         finally:
@@ -444,29 +511,21 @@ class Engines(EnginePool):
 
 
 def _without(
-    engine: EngineState, model: str, dialect: Dialect, refused: FieldsRefused, fields: frozenset[str], *, several: bool
+    engine: EngineState, model: str, dialect: Dialect, refused: FieldsRefused, fields: frozenset[str]
 ) -> Dialect:
-    """The dialect without the refused fields; raises what the refusal means else when they cannot be left out."""
-    if several and "n" in fields:
-        _without_n(engine)
-        raise refused.otherwise from None
-    adapted = dialect.without(fields - {"n"}, fixed=engine.spec.structured is not None)
+    """The dialect without the refused fields; where none can be left out, raises the refusal's other meaning."""
+    adapted = dialect.without(fields, fixed=engine.spec.structured is not None)
     if adapted is None:
         raise refused.otherwise from None
     log.info("engine_adapted", engine=engine.label, model=model, refused=sorted(fields))
     return adapted
 
 
-def _without_n(engine: EngineState) -> None:
-    engine.takes_n = False
-    log.info("engine_without_n", engine=engine.label)
-
-
 async def _each(checks: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run checks of engines together: a defect in the check of one is that one's alone."""
-    for found in await asyncio.gather(*checks, return_exceptions=True):
-        if isinstance(found, Exception):
-            log.error("engine_check_broke", exc_info=found)
+    """Run checks of engines together: a defect in an engine's check affects that engine alone."""
+    for error in await asyncio.gather(*checks, return_exceptions=True):
+        if isinstance(error, Exception):
+            log.error("engine_check_broke", exc_info=error)
 
 
 class _ListedModel(NamedTuple):
@@ -483,18 +542,18 @@ def _listed(content: bytes) -> list[_ListedModel]:
         body = named.get("data", named.get("models"))
     if not isinstance(body, list):
         raise ValueError("is no list")
-    found: list[_ListedModel] = []
-    for each in cast("list[object]", body)[:MODELS_MAX]:
-        model: dict[str, Any] = cast("dict[str, Any]", each) if isinstance(each, dict) else {"id": each}
+    models: list[_ListedModel] = []
+    for element in cast("list[object]", body)[:MODELS_MAX]:
+        model: dict[str, Any] = cast("dict[str, Any]", element) if isinstance(element, dict) else {"id": element}
         name = next((model[key] for key in ("id", "name", "model") if isinstance(model.get(key), str)), "")
         if 0 < len(name) <= MODEL_CHARS_MAX:
             # Names of vLLM, and of OpenRouter.
             tokens = next((model[key] for key in ("max_model_len", "context_length") if key in model), None)
             context_tokens = tokens if isinstance(tokens, int) and 0 < tokens < 2**53 else None
-            found.append(_ListedModel(name, str(model.get("owned_by"))[:MODEL_CHARS_MAX], context_tokens))
-    if body and not found:
+            models.append(_ListedModel(name, str(model.get("owned_by"))[:MODEL_CHARS_MAX], context_tokens))
+    if body and not models:
         raise ValueError("names no models")
-    return found
+    return models
 
 
 async def _decoded(engine: EngineState, response: httpx.Response) -> AsyncGenerator[bytes]:

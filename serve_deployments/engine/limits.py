@@ -1,7 +1,7 @@
 """Limits on requests to failing or slow engines: a circuit per engine, a retry budget, and hedges after p95.
 
-No I/O; `now_s` is a monotonic clock's. The circuit is Nygard's (Release It!, 2007), the budget that of Google's SRE
-book (ch. 21), and the hedge Dean and Barroso's (The Tail at Scale, CACM 56.2).
+No I/O; `now_s` is a monotonic clock's. The circuit is Nygard's (Release It!, 2007), the budget Google's (SRE book, ch.
+21). The hedge is Dean and Barroso's (The Tail at Scale, CACM 56.2).
 """
 
 from collections import defaultdict, deque
@@ -25,9 +25,13 @@ CircuitPhase = Literal["closed", "open", "half_open"]
 
 @dataclass(slots=True)
 class Circuit:
-    """Closed while an engine answers, opened by failures in a row, then half open for one probing request at a time."""
+    """Closed while an engine answers, opened by failures in a row, then half open for one probing request at a time.
+
+    `unreachable` says that the last failure was one of the engine's connection.
+    """
 
     failures: int = 0
+    unreachable: bool = False
     failing_since_s: float | None = None
     open_for_s: float = OPEN_S
     opened_until_s: float | None = None
@@ -50,11 +54,17 @@ class Circuit:
 
     def succeeded(self) -> None:
         self.reached()
-        self.failures, self.failing_since_s = 0, None
+        self.failures, self.failing_since_s, self.unreachable = 0, None, False
+
+    def connected(self) -> None:
+        """Record that the engine answered a probe: it ends an outage, and closes no circuit that requests opened."""
+        if self.unreachable or not self.failures:
+            self.succeeded()
 
     def failed(self, now_s: float, *, unreachable: bool) -> None:
         """Record a failure; an `unreachable` engine opens the circuit at once."""
         self.failures += 1
+        self.unreachable = unreachable
         if self.failing_since_s is None:
             self.failing_since_s = now_s
         if self.probing:
@@ -63,7 +73,8 @@ class Circuit:
             self.opened_until_s = now_s + self.open_for_s
         self.probing = False
 
-    def abandoned(self) -> None:
+    def ended(self) -> None:
+        """Record the end of a request, whatever it was: the next one may probe."""
         self.probing = False
 
 
@@ -104,7 +115,7 @@ class Hedges:
         samples = sorted(self._samples_s[kind])
         return None if len(samples) < SAMPLES_MIN else samples[ceil(HEDGE_AFTER * len(samples)) - 1]
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         if self.made + 1 > HEDGE_SHARE * self.calls:
             return False
         self.made += 1

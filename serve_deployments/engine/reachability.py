@@ -1,6 +1,7 @@
 """Whether an engine can be connected to: why a connection failed, and a check that sends no request."""
 
 import asyncio
+import errno
 import os
 import socket
 import ssl
@@ -13,6 +14,8 @@ import aiohttp
 import httpx
 from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType]
 
+from app.deliberation.engine_troubles import TroubleCause
+
 # RFC 8305 recommends it, and aiohttp keeps it.
 HAPPY_EYEBALLS_DELAY_S = 0.25
 NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, aiohttp.ClientConnectorError)
@@ -20,11 +23,12 @@ NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, aiohttp.ClientConnect
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """An engine's time without a connection: `since_s` on the monotonic clock; `cause` in a few words."""
+    """An engine's time without a connection: `since_s` on the monotonic clock; `words` say why."""
 
     since: datetime
     since_s: float
-    cause: str
+    cause: TroubleCause
+    words: str
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -33,22 +37,22 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def cause_of(error: Exception) -> str:
-    """The cause of a failed connection, in a few words; without the engine's URL, which may hold credentials."""
+def cause_of(error: Exception) -> tuple[TroubleCause, str]:
+    """The cause of a failed connection and its words, without the engine's URL, which may hold credentials."""
     # The deepest error is the system's own: HTTP clients wrap it, and call most of them time-outs.
-    for each in reversed(list(_chain(error))):
-        match each:
+    for inner in reversed(list(_chain(error))):
+        match inner:
             case socket.gaierror():
-                return f"its host name is not resolved: {each.strerror}"
+                return "unresolved", f"its host name is not resolved: {inner.strerror}"
             case ssl.SSLError():
-                return f"TLS failed: {each.strerror}"
+                return "tls", f"TLS failed: {inner.strerror}"
             case OSError(errno=int(number)):
-                return os.strerror(number).lower()
+                return "refused" if number == errno.ECONNREFUSED else "unconnected", os.strerror(number).lower()
             case TimeoutError():
-                return "no connection in time"
+                return "unconnected", "no connection in time"
             case _:
                 continue
-    return type(error).__name__
+    return "unconnected", type(error).__name__
 
 
 def never_connected(error: Exception) -> bool:

@@ -5,7 +5,7 @@ length or a bound is no refusal of the field that it mentions.
 """
 
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
@@ -25,7 +25,7 @@ REFUSING = frozenset({400, 422, 500, 501})
 _READ_CHARACTERS = 4_000
 _WEAKER: dict[Structured, Structured] = {"json_schema": "json_object", "json_object": "prompt"}
 _OPTIONAL = ("max_tokens", "stream_options", "seed", "temperature", "top_p")
-_FIELDS = {name: re.compile(rf"(?<![a-z_]){name}(?![a-z_])") for name in (*_OPTIONAL, "n")}
+_FIELDS = {name: re.compile(rf"(?<![a-z_]){name}(?![a-z_])") for name in _OPTIONAL}
 _STRUCTURED = re.compile(r"response[_ ](?:format|schema)|json[_ ](?:schema|object|mode)|structured output|grammar")
 _SYSTEM = re.compile(r"system (?:role|message|prompt)")
 # vLLM without a tool parser, llama.cpp's server without a template, Ollama, and others.
@@ -54,8 +54,8 @@ BeforeSending = Callable[[], Coroutine[Any, Any, None]]
 class Dialect:
     """The form of requests to one model of an engine: how an answer gets its form, and the fields that it lacks.
 
-    Without `max_tokens` it gets `max_completion_tokens`, without `system` those messages in the first one of the user.
-    `schema` is the one beside `json_object`. Other fields that it lacks are left out.
+    Without `max_tokens` an engine gets `max_completion_tokens`; without `system` the user's first message carries those
+    messages. `schema` is the one beside `json_object`. Other fields that it lacks are left out.
     """
 
     structured: Structured = "json_schema"
@@ -74,8 +74,8 @@ class Dialect:
             weaker = replace(lacking, lacking=lacking.lacking | {"schema"})
         elif "response_format" in refused and not fixed:
             weaker = lacking.weaker()
-        found = weaker or lacking
-        return None if found == self else found
+        changed = weaker or lacking
+        return None if changed == self else changed
 
 
 VLLM = Dialect()
@@ -92,7 +92,6 @@ def request_body(
     salt: str | None = None,
     priority: int | None = None,
     dialect: Dialect = VLLM,
-    choices: int = 1,
     shows_schema: bool = False,
     turn: ToolTurn | None = None,
 ) -> bytes:
@@ -134,8 +133,6 @@ def request_body(
         body["cache_salt"] = salt
     if priority is not None:
         body["priority"] = priority
-    if choices > 1:
-        body["n"] = choices
     if stream:
         body["stream"] = True
         if salt is not None and "stream_options" in body:
@@ -148,7 +145,7 @@ def request_body(
 
 
 def _messages(call: Call, dialect: Dialect, *, shows_schema: bool, turn: ToolTurn | None) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = [{"role": each.role, "content": each.content} for each in call.messages]
+    messages: list[dict[str, Any]] = [{"role": message.role, "content": message.content} for message in call.messages]
     if turn is not None:
         messages[-1]["content"] += turn.section
     if shows_schema or dialect.structured != "json_schema":
@@ -161,7 +158,16 @@ def _messages(call: Call, dialect: Dialect, *, shows_schema: bool, turn: ToolTur
         messages += turn.messages(native=native)
         if turn.offered and not native:
             messages[-1]["content"] += turn.listing
+    if pictures := [url for message in call.messages for url in message.pictures]:
+        _show(pictures, messages)
     return messages
+
+
+def _show(pictures: Iterable[str], messages: Iterable[dict[str, Any]]) -> None:
+    """Put pictures before the text of the user's first message, where other prompts have the same ones."""
+    first = next(message for message in messages if message["role"] == "user")
+    shown = [{"type": "image_url", "image_url": {"url": url}} for url in pictures]
+    first["content"] = [*shown, {"type": "text", "text": first["content"]}]
 
 
 @dataclass(slots=True)
@@ -173,7 +179,7 @@ class RequestBody:
 
     content: bytes
     before_sending: BeforeSending | None
-    meters: Sequence[Meter] = ()
+    meter: Meter
     yields: bool = False
     refused: CallCancelled | None = None
     written: bool = False
@@ -187,8 +193,7 @@ class RequestBody:
                 self.refused = refused
                 raise
         self.written = True
-        for meter in self.meters:
-            meter.sent_bytes = len(self.content)
+        self.meter.sent_bytes = len(self.content)
         yield self.content
 
 
@@ -205,15 +210,15 @@ def refused_fields(status: int, content: bytes) -> frozenset[str]:
     if status not in REFUSING:
         return frozenset()
     text = " ".join(_words(content))[:_READ_CHARACTERS].lower()
-    found: set[str] = {"response_format"} if _STRUCTURED.search(text) and (status < 500 or _refuses(text)) else set()
+    refused: set[str] = {"response_format"} if _STRUCTURED.search(text) and (status < 500 or _refuses(text)) else set()
     if _refuses(text):
-        found |= {name for name, pattern in _FIELDS.items() if pattern.search(text)}
+        refused |= {name for name, pattern in _FIELDS.items() if pattern.search(text)}
         # Claude takes one of the two.
-        found -= {"temperature"} if "top_p" in found and "both" in text else set()
-        found |= {"system"} if _SYSTEM.search(text) else set()
+        refused -= {"temperature"} if "top_p" in refused and "both" in text else set()
+        refused |= {"system"} if _SYSTEM.search(text) else set()
     if _TOOLS.search(text) and (_refuses(text) or _TOOLS_REFUSED.search(text)):
-        found.add("tools")
-    return frozenset(found)
+        refused.add("tools")
+    return frozenset(refused)
 
 
 def _refuses(text: str) -> bool:

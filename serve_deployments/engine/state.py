@@ -10,20 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
 import structlog
 
 from app.deliberation.calls import Usage
+from app.deliberation.engine_troubles import EngineTrouble, TroubleCause
 from app.deliberation.errors import AnswerWithheld, CallFailure, EngineRejected, EngineUnavailable, InvalidRequest
-from app.deliberation.roles import EngineSpec, KeyRejected, api_key, engine_endpoint
+from app.deliberation.roles import EngineSpec, api_key, engine_endpoint
 from app.observability.process_counts import DurationHistogram
 from app.process_settings import read_text
+from serve_deployments.engine.error_words import WORDS_MAX, cause_of_status, own_words
 from serve_deployments.engine.limits import Circuit
 from serve_deployments.engine.reachability import Outage, cause_of
-from serve_deployments.engine.replies import DETAIL_CHARACTERS, EngineReply
+from serve_deployments.engine.replies import EngineReply
 from serve_deployments.engine.request_body import Dialect, refused_fields
 
 # While another engine can take a call, an engine that refused its key gets none for so long.
@@ -63,8 +65,8 @@ class EngineKey:
         bearer = ("Authorization", f"Bearer {self._key}")
         return [bearer, ("api-key", self._key)] if self._spec.deployment else [bearer]
 
-    def redacted(self, content: bytes) -> bytes:
-        return content if self._key is None else content.replace(self._key.encode(), b"***")
+    def redacted(self, text: str) -> str:
+        return text if self._key is None else text.replace(self._key, "***")
 
     async def refresh(self) -> bool:
         """Read a key file anew, without blocking the event loop; returns whether the key has changed."""
@@ -85,18 +87,33 @@ class EngineKey:
         return self._key != before
 
 
+class KeyRejected(NamedTuple):
+    """An engine refuses its key, or wants one: since when, with which status."""
+
+    since: datetime
+    status: int
+
+
+class EngineFailure(NamedTuple):
+    """Why a request to an engine failed, in the engine's own words where it gave some."""
+
+    cause: TroubleCause
+    words: str
+
+
 @dataclass(eq=False)
 class EngineState:
     """One engine of a role, as a replica knows it.
 
     `extended`: it takes vLLM's own request fields; None until a probe was answered. `listed` has the models of its list
     with their context in tokens, None where it does not say; empty where the list is cut. `list_problem` says why its
-    list of models is of no use; empty while it is. `told_to_wait_until_s` is the end of its Retry-After. `failure`
-    says how the last request failed, without the engine's words. `answers`, `usage`, and the durations `seconds` and
-    `first_token` of answered requests count from the replica's start; `recent` has milliseconds to the first token,
+    list of models is of no use, empty while it is, and `list_cause` its cause. `told_to_wait_until_s` is the end of its
+    Retry-After, `refusing_since` the first 429 or 503 in a row. `failure` is that of the last request that failed.
+    `silent_since` begins with a probe that was not answered in time. `answers`, `usage`, and the durations `seconds`
+    and `first_token` of answered requests count from the replica's start; `recent` has milliseconds to the first token,
     prompt tokens and cached ones. `outage` lasts from the first failed connection to the next response, at `reached_s`.
     `key_rejected` lasts from the first refusal of the key to the next request that is not refused. `prioritises` is
-    True until it refuses a priority, `takes_n` until it refuses `n`.
+    True until it refuses a priority.
     """
 
     spec: EngineSpec
@@ -107,13 +124,16 @@ class EngineState:
     completions: httpx.URL = field(init=False)
     models_url: str = field(init=False)
     version_url: str = field(init=False)
+    tokenize_url: str = field(init=False)
     models: tuple[str, ...] = ()
     listed: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
     list_problem: str = ""
     list_problem_since: datetime | None = None
+    list_cause: TroubleCause = "list"
     told_to_wait_until_s: float = -math.inf
-    told_to_wait_since: datetime | None = None
-    failure: str = ""
+    refusing_since: datetime | None = None
+    failure: EngineFailure = field(default_factory=lambda: EngineFailure("errors", ""))
+    silent_since: datetime | None = None
     answers: int = 0
     usage: Usage = field(default_factory=Usage)
     seconds: DurationHistogram = field(default_factory=DurationHistogram)
@@ -121,7 +141,6 @@ class EngineState:
     recent: deque[tuple[int | None, int, int]] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))
     extended: bool | None = None
     prioritises: bool = True
-    takes_n: bool = True
     version: str | None = None
     in_flight: int = 0
     circuit: Circuit = field(default_factory=Circuit)
@@ -131,6 +150,7 @@ class EngineState:
     # By model; what an engine takes may change with its next start.
     dialects: dict[str, Dialect] = field(default_factory=dict[str, Dialect])
     _refused_s: float = -math.inf
+    _refusing_until_s: float = -math.inf
     _refused_by_probe: bool = False
 
     def __post_init__(self) -> None:
@@ -140,6 +160,7 @@ class EngineState:
         self.models_url = engine_endpoint(self.spec.url, "/models")
         root = urlsplit(self.spec.url)
         self.version_url = root._replace(path=f"{root.path}/version").geturl()
+        self.tokenize_url = root._replace(path=f"{root.path}/tokenize").geturl()
 
     @property
     def headers(self) -> list[tuple[str, str]]:
@@ -148,10 +169,6 @@ class EngineState:
     @property
     def full(self) -> bool:
         return self.spec.max_in_flight is not None and self.in_flight >= self.spec.max_in_flight
-
-    def takes_samples(self, model: str) -> bool:
-        """Whether one request may ask for several choices: only vLLM counts the tokens of each."""
-        return bool(self.extended) and self.takes_n and "stream_options" not in self.dialect(model).lacking
 
     @property
     def unlisted(self) -> bool:
@@ -163,13 +180,23 @@ class EngineState:
     def refuses_key(self, status: int, *, probe: bool = False) -> None:
         self._refused_s, self._refused_by_probe = time.monotonic(), probe
         if self.key_rejected is None:
-            self.key_rejected = KeyRejected(since=datetime.now(UTC), status=status, remedy=self.spec.key_remedy)
+            self.key_rejected = KeyRejected(datetime.now(UTC), status)
             log.warning("engine_key_rejected", engine=self.label, status=status)
 
     def accepts_key(self, *, probe: bool = False) -> None:
         """Record a request that it took; many engines list their models without a key."""
         if self._refused_by_probe or not probe:
             self.key_rejected = None
+        if not probe:
+            self.refusing_since = None
+
+    def refuses_for_now(self, after_s: float) -> None:
+        """Record a 429 or 503 with its Retry-After; it is told until a request is taken, or for `REFUSED_FOR_S`."""
+        now_s = time.monotonic()
+        if self.refusing_since is None or now_s >= self._refusing_until_s:
+            self.refusing_since = datetime.now(UTC)
+        self.told_to_wait_until_s = max(self.told_to_wait_until_s, now_s + after_s)
+        self._refusing_until_s = max(self.told_to_wait_until_s, now_s + REFUSED_FOR_S)
 
     def dialect(self, model: str) -> Dialect:
         return self.dialects.get(model) or Dialect(self.spec.structured or "json_schema")
@@ -187,7 +214,13 @@ class EngineState:
             self.dialects[model] = replace(known, lacking=known.lacking | lacking)
 
     def quote(self, content: bytes) -> str:
-        return self.key.redacted(content)[:DETAIL_CHARACTERS].decode(errors="replace")
+        """The words of an error's body, on one line, without the key."""
+        return self.key.redacted(own_words(content))[:WORDS_MAX]
+
+    @property
+    def list_failure(self) -> EngineFailure:
+        which = "it" if self.list_cause == "list" else "its list of models"
+        return EngineFailure(self.list_cause, f"{which} {self.list_problem}")
 
     @property
     def healthy(self) -> bool:
@@ -213,24 +246,31 @@ class EngineState:
         ttft_ms = None if reply.ttft_s is None else round(reply.ttft_s * 1_000)
         self.recent.append((ttft_ms, usage.prompt_tokens, usage.cached_tokens))
 
-    def trouble(self, now_s: float) -> tuple[str, datetime] | None:
-        """The fault that keeps calls from the engine or makes them fail, and its beginning; None without a fault."""
+    def trouble(self, now_s: float) -> EngineTrouble | None:
+        """The fault that keeps calls from the engine or makes them fail; None without a fault."""
         if self.outage is not None:
-            return f"cannot be connected to: {self.outage.cause}", self.outage.since
+            return EngineTrouble.of(self.outage.cause, self.outage.since, self.outage.words)
         if self.key_rejected is not None:
-            return f"refuses its key with {self.key_rejected.status}", self.key_rejected.since
+            remedy = f"{self.spec.key_remedy[0].upper()}{self.spec.key_remedy[1:]}."
+            since, status = self.key_rejected
+            return EngineTrouble.of("key", since, f"it answered {status}", remedy)
+        if self.silent_since is not None:
+            return EngineTrouble.of("silent", self.silent_since)
         if not self.healthy:
             since_s = now_s - (self.circuit.failing_since_s or now_s)
-            return f"fails: it {self.failure}", datetime.now(UTC) - timedelta(seconds=since_s)
+            return EngineTrouble.of(
+                self.failure.cause, datetime.now(UTC) - timedelta(seconds=since_s), self.failure.words
+            )
         if self.list_problem_since is not None:
-            return f"has a list of models that {self.list_problem}", self.list_problem_since
-        if self.told_to_wait_since is not None and now_s < self.told_to_wait_until_s:
-            return "tells its callers to wait", self.told_to_wait_since
+            cause, words = self.list_failure
+            return EngineTrouble.of(cause, self.list_problem_since, words)
+        if self.refusing_since is not None and now_s < self._refusing_until_s:
+            return EngineTrouble.of(self.failure.cause, self.refusing_since, self.failure.words)
         return None
 
     def described(self, now_s: float, named: str | None) -> dict[str, Any]:
         """The engine as `EngineStatus` reads it; `named` is the model that the role names."""
-        outage, trouble, usage = self.outage, self.trouble(now_s), self.usage
+        trouble, usage = self.trouble(now_s), self.usage
         model = named or self.own_model or next(iter(self.models), None)
         dialect = self.dialects.get(model or "")
         return {
@@ -241,12 +281,9 @@ class EngineState:
             "in_flight": self.in_flight,
             "models": list(self.models),
             "version": self.version,
-            "unreachable": outage and {"since": outage.since.isoformat(), "cause": outage.cause},
-            "list_problem": self.list_problem,
-            "key_rejected": self.key_rejected and self.key_rejected.model_dump(mode="json"),
-            "trouble": trouble and {"detail": trouble[0], "since": trouble[1].isoformat()},
+            "trouble": trouble and trouble.model_dump(mode="json"),
             "unlisted": model if model and self.listed and model not in self.listed else "",
-            "context_tokens": self.listed.get(model or ""),
+            "context_tokens": self.spec.context or self.listed.get(model or ""),
             "structured": dialect and dialect.structured,
             "prioritises": self.prioritises if self.extended else None,
             "answers": self.answers,
@@ -261,13 +298,12 @@ class EngineState:
     def connected(self) -> None:
         if self.outage is not None:
             self.dialects.clear()
-            self.takes_n = True
-        self.outage, self.reached_s = None, time.monotonic()
+        self.outage, self.silent_since, self.reached_s = None, None, time.monotonic()
 
     def not_connected(self, error: Exception) -> None:
         if self.outage is None:
-            self.outage = Outage(datetime.now(UTC), time.monotonic(), cause_of(error))
-            log.warning("engine_unreachable", engine=self.address, cause=self.outage.cause)
+            self.outage = Outage(datetime.now(UTC), time.monotonic(), *cause_of(error))
+            log.warning("engine_unreachable", engine=self.address, cause=self.outage.words)
 
 
 class EngineUnreachable(EngineUnavailable):
@@ -308,14 +344,14 @@ def refusal_of(
         # Not quoted, because such answers tend to repeat a part of the key.
         engine.refuses_key(status)
         return KeyRefused(engine, status)
-    detail = f"{engine.label} answered {status}{within}: {engine.quote(content)}"
+    words = engine.quote(content)
+    detail = f"{engine.label} answered {status}{within}: {words}"
+    engine.failure = EngineFailure(cause_of_status(status, words), f"it answered {status}: {words}".removesuffix(": "))
     if status < 500 and _FILTERED.search(content):
         return AnswerWithheld(detail)
     after_s = retry_after_s(headers, datetime.now(UTC))
     if status in (429, 503) or (after_s > 0 and (status >= 500 or status in _PASSING)):
-        if time.monotonic() >= engine.told_to_wait_until_s:
-            engine.told_to_wait_since = datetime.now(UTC)
-        engine.told_to_wait_until_s = max(engine.told_to_wait_until_s, time.monotonic() + after_s)
+        engine.refuses_for_now(after_s)
         return RetryLater(detail, after_s)
     if 300 <= status < 400:
         place = engine.quote(headers.get("Location", "").encode("utf-8", "replace"))

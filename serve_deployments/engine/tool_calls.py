@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from pydantic_core import from_json
 
+from app.control_characters import whole_characters
 from serve_deployments.tools.toolbox import Tool
 
 CALLS_MAX = 64
@@ -56,20 +57,20 @@ class ToolTurn:
 
     def messages(self, *, native: bool) -> list[dict[str, Any]]:
         """The messages after those of the call; where not `native`, without tool calls and messages of tools."""
-        found: list[dict[str, Any]] = []
+        exchange: list[dict[str, Any]] = []
         for turn in dict.fromkeys(outcome.turn for outcome in self.outcomes):
             together = [outcome for outcome in self.outcomes if outcome.turn == turn]
             if native:
                 calls = [_called(outcome.call) for outcome in together]
-                found.append({"role": "assistant", "content": None, "tool_calls": calls})
-                found += [
+                exchange.append({"role": "assistant", "content": None, "tool_calls": calls})
+                exchange += [
                     {"role": "tool", "tool_call_id": outcome.call.id, "content": outcome.text} for outcome in together
                 ]
             else:
                 said = [_object(outcome.call) for outcome in together]
-                found.append({"role": "assistant", "content": "\n".join(said)})
-                found.append({"role": "user", "content": "\n\n".join(outcome.text for outcome in together)})
-        return found
+                exchange.append({"role": "assistant", "content": "\n".join(said)})
+                exchange.append({"role": "user", "content": "\n\n".join(outcome.text for outcome in together)})
+        return exchange
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -103,10 +104,10 @@ class ToolTurn:
         """The tool that a reply names, for engines without `tools`."""
         begin, end = text.find("{"), text.rfind("}")
         try:
-            found: Any = from_json(text[begin : end + 1])
+            document: Any = from_json(text[begin : end + 1])
         except ValueError:
             return ()
-        call = _named(found, ("tool",))
+        call = _named(document, ("tool",))
         return () if call is None else (call,)
 
     def written(self, text: str) -> tuple[ToolCall, ...]:
@@ -114,44 +115,44 @@ class ToolTurn:
 
         Models write `{"name": …, "arguments": …}` between marks of their own, which differ.
         """
-        decoder, found, at = json.JSONDecoder(strict=False), list[ToolCall](), 0
+        decoder, calls, at = json.JSONDecoder(strict=False), list[ToolCall](), 0
         for _ in range(CALLS_MAX):
             if (at := text.find("{", at)) < 0:
                 break
             try:
                 value, at = decoder.raw_decode(text, at)
+                call = _named(value, ("name", "tool"))
             except (ValueError, RecursionError):
                 at += 1
                 continue
-            call = _named(value, ("name", "tool"))
             if call is not None and call.name in self.names:
-                found.append(call)
-        return tuple(found)
+                calls.append(call)
+        return tuple(calls)
 
 
-class ToolCallsHeard:
+class StreamedToolCalls:
     """Tool calls as the pieces of a stream, or a whole message, bring them: by index, or one after the other.
 
     Engines differ. Some number no call, all of them 0, or begin with 1; some repeat the name in each piece.
     """
 
     def __init__(self) -> None:
-        self._calls: list[_HeardCall] = []
-        self._by_index: dict[int, _HeardCall] = {}
+        self._calls: list[_PartialCall] = []
+        self._by_index: dict[int, _PartialCall] = {}
 
-    def hear(self, message: Mapping[str, Any]) -> int:
+    def feed(self, message: Mapping[str, Any]) -> int:
         """Take the tool calls of a delta or message; returns the bytes that it brought."""
-        given: object = message.get("tool_calls")
-        if not given and message.get("function_call"):
-            given = {"index": 0, "function": message["function_call"]}
-        pieces = cast("list[object]", given) if isinstance(given, list) else [given]
-        return sum(self._piece(each) for each in pieces if isinstance(each, dict))  # pyright: ignore[reportUnknownArgumentType]
+        tool_calls: object = message.get("tool_calls")
+        if not tool_calls and message.get("function_call"):
+            tool_calls = {"index": 0, "function": message["function_call"]}
+        pieces = cast("list[object]", tool_calls) if isinstance(tool_calls, list) else [tool_calls]
+        return sum(self._piece(piece) for piece in pieces if isinstance(piece, dict))  # pyright: ignore[reportUnknownArgumentType]
 
     def _piece(self, piece: dict[str, Any]) -> int:
         function: Any = piece.get("function")
         function = cast("dict[str, Any]", function) if isinstance(function, dict) else piece
         id, name, arguments = piece.get("id"), function.get("name"), function.get("arguments")
-        id = id.strip()[:ID_CHARS_MAX] if isinstance(id, str) else ""
+        id = whole_characters(id.strip()[:ID_CHARS_MAX]) if isinstance(id, str) else ""
         name = name if isinstance(name, str) else ""
         call = self._call(piece.get("index"), id, name)
         if call is None:
@@ -165,18 +166,22 @@ class ToolCallsHeard:
         call.arguments += arguments[: ARGUMENT_CHARS_MAX - len(call.arguments)]
         return len(arguments.encode("utf-8", "replace"))
 
-    def _call(self, index: object, id: str, name: str) -> "_HeardCall | None":
+    def _call(self, index: object, id: str, name: str) -> "_PartialCall | None":
         """The call that a piece belongs to; None beyond the bound of calls."""
         numbered = isinstance(index, int) and not isinstance(index, bool) and index >= 0
         known = self._by_index.get(cast("int", index)) if numbered else self._calls[-1] if self._calls else None
         if known is None or known.is_followed_by(id, name):
             if len(self._calls) == CALLS_MAX:
                 return None
-            known = _HeardCall()
+            known = _PartialCall()
             self._calls.append(known)
             if numbered:
                 self._by_index[cast("int", index)] = known
         return known
+
+    @property
+    def are_whole(self) -> bool:
+        return all(not call.arguments or call.is_whole for call in self._calls)
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -184,19 +189,19 @@ class ToolCallsHeard:
 
 
 @dataclass(slots=True)
-class _HeardCall:
+class _PartialCall:
     id: str = ""
     name: str = ""
     arguments: str = ""
 
     def is_followed_by(self, id: str, name: str) -> bool:
-        """Whether a piece in the place of this call begins another one. Pieces without a name never do."""
+        """Whether a piece in the place of this call begins another call. Pieces without a name never do."""
         if not name or not self.name:
             return False
-        return (bool(id and self.id) and id != self.id) or (bool(self.arguments) and self._is_whole)
+        return (bool(id and self.id) and id != self.id) or (bool(self.arguments) and self.is_whole)
 
     @property
-    def _is_whole(self) -> bool:
+    def is_whole(self) -> bool:
         try:
             from_json(self.arguments)
         except ValueError:
@@ -208,11 +213,11 @@ def _named(value: object, keys: Sequence[str]) -> ToolCall | None:
     """The call that an object of a reply's text describes."""
     if not isinstance(value, dict):
         return None
-    given = cast("dict[str, Any]", value)
-    name = next((given[key] for key in keys if isinstance(given.get(key), str)), None)
-    if name is None or given.keys() - {*keys, "arguments", "parameters", "type", "id"}:
+    fields = cast("dict[str, Any]", value)
+    name = next((fields[key] for key in keys if isinstance(fields.get(key), str)), None)
+    if name is None or fields.keys() - {*keys, "arguments", "parameters", "type", "id"}:
         return None
-    arguments = json.dumps(given.get("arguments") or given.get("parameters") or {}, ensure_ascii=False)
+    arguments = json.dumps(fields.get("arguments") or fields.get("parameters") or {}, ensure_ascii=False)
     return ToolCall("", name[:NAME_CHARS_MAX], arguments[:ARGUMENT_CHARS_MAX])
 
 

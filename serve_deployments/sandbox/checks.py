@@ -1,29 +1,28 @@
 """The replica's side of the sandbox: it starts a warden for each program, and reads its reply.
 
-Programs take turns: one that ran out of time goes behind all that wait.
+Programs take turns, and so do tenants: of the programs on a node one tenant's are at most half. A program that ran out
+of time goes behind all that wait. A slot is free again once the program's directory is removed.
 """
 
 import asyncio
 import json
-import os
-import signal
-import sys
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from app.bounded_child import ChildExceeded, ChildLimits, module_command, run_child
 from app.deliberation.calls import Check
 from app.deliberation.errors import SandboxUnavailable
 from app.deliberation.outputs import TRIED_MAX, CheckOutcome, SandboxReport
+from serve_deployments.node_directory.directory import NodeDirectory
+from serve_deployments.node_directory.slots import AT_ONCE, NodeSlots
 from serve_deployments.sandbox.warden import Order
 
-CHECKS_AT_ONCE = 4
 # A check ends this long before its deadline, so that its report is in time; a warden may take GRACE_S longer than
 # ordered.
 MARGIN_S = 1.0
@@ -33,13 +32,12 @@ TIMEOUTS_MAX = 3
 RUN_MEMORY_MB = 512
 
 _REPLY_BYTES_MAX = 4 << 20
-_PACKAGES = str(Path(__file__).parents[2])
-_BOOT = (
-    f"import sys; sys.path.insert(0, {_PACKAGES!r}); from serve_deployments.sandbox.warden import main; "
-    "sys.path.pop(0); main()"
-)
-# Isolated, without packages, in UTF-8; nothing of the replica's environment.
-_COMMAND = (sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOT)
+_COMMAND = module_command("serve_deployments.sandbox.warden")
+# Beyond the program's own: the warden with its order and reply, and the zygote.
+_OWN_MEMORY_BYTES = 512 << 20
+_FILE_BYTES_MAX = 64 << 20
+# The warden, the zygote, and the process of a test.
+_PROCESSES_MAX = 3
 
 log = structlog.get_logger(__name__)
 
@@ -77,14 +75,41 @@ class ProgramOutput(NamedTuple):
     reason: str
 
 
+class _NoTurn(Exception):
+    """None of the slots was free in time."""
+
+
 class Sandbox:
     """Runs checks, a few at once. The first reply is logged: it says whether this machine can isolate."""
 
-    def __init__(self) -> None:
-        self._slots = asyncio.Semaphore(CHECKS_AT_ONCE)
+    def __init__(self, node: NodeDirectory) -> None:
+        self._node = node
+        self._slots = NodeSlots(node, "programs", AT_ONCE)
+        # A slot is held until its directory is removed, also when its program's use is cancelled.
+        self._clearing = set[asyncio.Task[None]]()
         self._logged = False
 
-    async def report(self, check: Check, within_s: float) -> SandboxReport:
+    @asynccontextmanager
+    async def _turn_of(self, tenant: str, until_s: float) -> AsyncGenerator[Path]:
+        """A slot, and the empty directory of a program. Raises _NoTurn, and SandboxUnavailable without a directory."""
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout_at(until_s):
+                    await stack.enter_async_context(self._slots.slot(tenant))
+                directory = await stack.enter_async_context(self._node.scratch())
+            except TimeoutError:
+                raise _NoTurn from None
+            except OSError as error:
+                raise SandboxUnavailable(f"no directory for a program: {error.strerror or error}") from error
+            try:
+                yield directory
+            finally:
+                clearing = asyncio.get_running_loop().create_task(stack.pop_all().aclose())
+                self._clearing.add(clearing)
+                clearing.add_done_callback(self._clearing.discard)
+                await asyncio.shield(clearing)
+
+    async def report(self, check: Check, tenant: str, within_s: float) -> SandboxReport:
         """Run a program against its tests; returns the outcome of each within `within_s` seconds, some as not run.
 
         Raises SandboxUnavailable when nothing was run.
@@ -96,8 +121,8 @@ class Sandbox:
         tried: list[str] = []
         pending = list(range(len(check.tests)))
         while True:
-            turn = await self._turn(check, pending, until_s, first=not brought)
-            tried += [each for each in turn.tried if each not in tried]
+            turn = await self._turn(check, pending, tenant, until_s, first=not brought)
+            tried += [attempt for attempt in turn.tried if attempt not in tried]
             brought |= dict(zip(pending, turn.outcomes, strict=False))
             timeouts.update(writers[place] for place in pending[: len(turn.outcomes)] if brought[place].timed_out)
             left = [place for place in pending if place not in brought]
@@ -106,43 +131,47 @@ class Sandbox:
                 break
         return _reported(check, turn.fault, brought, frozenset(pending), tried)
 
-    async def _turn(self, check: Check, places: Sequence[int], until_s: float, first: bool) -> _Turn:
-        with TemporaryDirectory(prefix="check-") as directory:
-            order = Order(
-                directory=directory,
-                program=check.code,
-                tests=[check.tests[place].data for place in places],
-                timeout_s=check.timeout_s,
-                memory_mb=check.memory_mb,
-                probe=first,
-            )
-            return await self._ordered(order, until_s)
+    async def _turn(self, check: Check, places: Sequence[int], tenant: str, until_s: float, first: bool) -> _Turn:
+        """One turn, which has no outcome when none of the slots was free in time."""
+        try:
+            async with self._turn_of(tenant, until_s) as directory:
+                order = Order(
+                    directory=str(directory),
+                    program=check.code,
+                    tests=[check.tests[place].data for place in places],
+                    timeout_s=check.timeout_s,
+                    memory_mb=check.memory_mb,
+                    probe=first,
+                )
+                return await self._ordered(order, until_s)
+        except _NoTurn:
+            return _Turn()
 
-    async def run(self, program: str, directory: str, within_s: float) -> ProgramOutput:
-        """Run a program once as a script, in a directory that it may read and write; the directory is empty then.
+    async def run(
+        self, program: str, tenant: str, within_s: float, prepare: Callable[[Path], Awaitable[None]]
+    ) -> ProgramOutput:
+        """Run a program once as a script, in a directory that it may read and write, and that `prepare` fills before.
 
-        Raises SandboxUnavailable when nothing was run.
+        Raises SandboxUnavailable when nothing was run, and what `prepare` raises.
         """
         until_s = asyncio.get_running_loop().time() + within_s - MARGIN_S
-        timeout_s = max(0.1, within_s - 2 * MARGIN_S)
-        order = Order(directory, program, [{"stdin": "", "stdout": None}], timeout_s, RUN_MEMORY_MB, probe=False)
-        turn = await self._ordered(order, until_s)
-        if not turn.outcomes:
+        try:
+            async with self._turn_of(tenant, until_s) as directory:
+                await prepare(directory)
+                timeout_s = max(0.1, until_s - MARGIN_S - asyncio.get_running_loop().time())
+                test = {"stdin": "", "stdout": None}
+                order = Order(str(directory), program, [test], timeout_s, RUN_MEMORY_MB, probe=False)
+                turn = await self._ordered(order, until_s)
+        except _NoTurn:
             return ProgramOutput("", "not run: its time was over before its turn")
-        return ProgramOutput(turn.outcomes[0].printed, turn.outcomes[0].reason)
+        if not turn.outcomes:
+            return ProgramOutput("", "not run: its time was over")
+        # Paths as the program's author knows them, and no directory of this node.
+        return ProgramOutput(turn.outcomes[0].printed.replace(f"{directory}/", ""), turn.outcomes[0].reason)
 
     async def _ordered(self, order: Order, until_s: float) -> _Turn:
-        """One turn, which has no outcome when none of the slots was free in time."""
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout_at(until_s):
-                await self._slots.acquire()
-        except TimeoutError:
-            return _Turn()
-        try:
-            reply = await _replied(order._replace(deadline_s=max(0.0, until_s - loop.time())))
-        finally:
-            self._slots.release()
+        left_s = max(0.0, until_s - asyncio.get_running_loop().time())
+        reply = await _replied(order._replace(deadline_s=left_s))
         self._log_first(reply)
         if reply.report is None:
             raise SandboxUnavailable(f"the sandbox cannot isolate here: {reply.unavailable}")
@@ -153,7 +182,7 @@ class Sandbox:
             return
         self._logged = True
         if reply.unavailable is None:
-            log.info("sandbox_ready", landlock_abi=reply.landlock_abi, checks_at_once=CHECKS_AT_ONCE)
+            log.info("sandbox_ready", landlock_abi=reply.landlock_abi, checks_at_once=AT_ONCE)
         else:
             log.error("sandbox_unavailable", reason=reply.unavailable)
 
@@ -163,9 +192,9 @@ def _reported(
 ) -> SandboxReport:
     outcomes: list[CheckOutcome] = []
     for place, test in enumerate(check.tests):
-        found = brought.get(place)
-        if found is not None:
-            passed, reason, duration_ms = found.passed, found.reason, found.duration_ms
+        result = brought.get(place)
+        if result is not None:
+            passed, reason, duration_ms = result.passed, result.reason, result.duration_ms
         else:
             over = f"{TIMEOUTS_MAX} tests by the same writer had run out of time"
             reason = fault or f"not run: {'the time of the check was over' if place in late else over}"
@@ -180,34 +209,24 @@ def _reported(
 
 
 async def _replied(order: Order) -> _Reply:
-    warden = await asyncio.create_subprocess_exec(
-        *_COMMAND,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        cwd="/",
-        env={},
-        start_new_session=True,
+    limits = ChildLimits(
+        memory_bytes=(order.memory_mb << 20) + _OWN_MEMORY_BYTES,
+        file_bytes=_FILE_BYTES_MAX,
+        processes=_PROCESSES_MAX,
+        cpu_s=int(order.deadline_s + GRACE_S) + 1,
     )
-    assert warden.stdin is not None and warden.stdout is not None, "they are pipes"
+    sent = json.dumps(order._asdict()).encode() + b"\n"
     try:
-        async with asyncio.timeout(order.deadline_s + GRACE_S):
-            warden.stdin.write(json.dumps(order._asdict()).encode() + b"\n")
-            await warden.stdin.drain()
-            return _Reply.model_validate_json(await _all_of(warden.stdout))
-    except (TimeoutError, ConnectionError, ValidationError) as broken:
-        raise SandboxUnavailable(f"the sandbox broke off: {type(broken).__name__}") from broken
-    finally:
-        with suppress(ProcessLookupError):
-            # The warden, and its child with it.
-            os.killpg(warden.pid, signal.SIGKILL)
-        warden.stdin.close()
-        # `wait` would never return while some output is unread.
-        await warden.communicate()
-
-
-async def _all_of(stream: asyncio.StreamReader) -> bytes:
-    reply = bytearray()
-    while len(reply) <= _REPLY_BYTES_MAX and (piece := await stream.read(65_536)):
-        reply += piece
-    return bytes(reply)
+        output = await run_child(
+            _COMMAND,
+            limits=limits,
+            within_s=order.deadline_s + GRACE_S,
+            bytes_max=_REPLY_BYTES_MAX,
+            sent=sent,
+            # The warden ends with its replica.
+            stays_open=True,
+        )
+        return _Reply.model_validate_json(output.data)
+    except (ChildExceeded, OSError, ValidationError) as broken:
+        reason = str(broken) if isinstance(broken, ChildExceeded) else type(broken).__name__
+        raise SandboxUnavailable(f"the sandbox broke off: {reason}") from broken

@@ -66,7 +66,7 @@ class Zygote:
         code = SourceFileLoader(zygote.__name__, zygote.__file__).get_code(zygote.__name__)
         order = _in_memory(marshal.dumps((code, program)))
         self._input = os.memfd_create("input")
-        given = os.open(f"/proc/self/fd/{self._input}", os.O_RDONLY)
+        stdin = os.open(f"/proc/self/fd/{self._input}", os.O_RDONLY)
         # Reading ends here, writing ends there, and the other way around.
         self._output, output = os.pipe()
         self._errors, errors = os.pipe()
@@ -81,7 +81,7 @@ class Zygote:
         self._printed = self._created = 0
         self._kept: dict[int, bytearray] = {}
         self.tried: list[str] = []
-        theirs = (given, output, errors, order, control, status, result, notes, lifeline, link.fileno())
+        theirs = (stdin, output, errors, order, control, status, result, notes, lifeline, link.fileno())
         self.pid = os.fork()
         if self.pid == 0:
             _launch(isolation, limits, theirs)
@@ -96,9 +96,9 @@ class Zygote:
         self._poll.register(_INPUT, 0)
         self._await(zygote.READY)
 
-    def run(self, command: bytes, given: bytes, timeout_s: float) -> ProgramRun:
+    def run(self, command: bytes, stdin: bytes, timeout_s: float) -> ProgramRun:
         os.ftruncate(self._input, 0)
-        os.pwrite(self._input, given, 0)
+        os.pwrite(self._input, stdin, 0)
         self._printed = self._created = 0
         for kept in self._kept.values():
             kept.clear()

@@ -84,7 +84,7 @@ def _grant(landlock: Landlock, directory: str) -> None:
     landlock.allow([library], LISTING)
     landlock.allow(_entries(library, lambda name: name not in _WITHHELD), READ)
     landlock.allow(_entries(extensions, lambda name: not name.startswith("_ctypes")), READ)
-    for libraries in {os.path.realpath(each) for each in _LIBRARIES}:
+    for libraries in {os.path.realpath(path) for path in _LIBRARIES}:
         landlock.allow(_entries(libraries, lambda name: not name.startswith("python")), READ)
     landlock.allow(_READABLE, READ)
     beside = os.path.dirname(library)

@@ -60,7 +60,7 @@ class Landlock:
         os.close(fd)
 
     def _call(self, name: str, *arguments: object) -> int:
-        passed = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+        passed = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
         returned = int(self._libc.syscall(ctypes.c_long(self._numbers[name]), *passed))
         if returned < 0:
             raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")

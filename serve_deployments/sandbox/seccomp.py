@@ -109,15 +109,18 @@ def _assembled(architecture: Architecture, rules: dict[str, FilterBody], otherwi
 
 
 def counted(architecture: Architecture) -> FilterBody:
-    """The filter that asks the warden about new threads, processes, files and directories, execution and signals.
+    """The filter that asks the warden about new threads, processes, directories, files to write, execution and signals.
 
     No answer rests on a pointer, because a process could change the memory behind it.
     """
-    creating = [when(flags, os.O_CREAT, os.O_CREAT, COUNT, ALLOW) for flags in (1, 2)]
+    writing = [
+        when(flags, os.O_ACCMODE, os.O_RDONLY, when(flags, os.O_CREAT, os.O_CREAT, COUNT, ALLOW), COUNT)
+        for flags in (1, 2)
+    ]
     rules = {
         **dict.fromkeys(("clone", "execve", "kill", "tgkill"), COUNT),
-        "open": creating[0],
-        "openat": creating[1],
+        "open": writing[0],
+        "openat": writing[1],
         "mkdir": COUNT,
         "mkdirat": COUNT,
     }

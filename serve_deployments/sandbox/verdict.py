@@ -54,10 +54,8 @@ def _of_value(expected: object, text: bytes) -> str:
 
 
 def _of_output(expected: str | None, printed: bytes) -> str:
-    if expected is None:
-        return ""
     text = printed.decode("utf-8", "replace")
-    if _lines(text) == _lines(expected):
+    if expected is None or _lines(text) == _lines(expected):
         return ""
     return f"printed {_shown(json.dumps(text))}, not {_shown(json.dumps(expected))}"
 
@@ -79,7 +77,7 @@ def is_equal(value: object, expected: Any) -> bool:  # noqa: ANN401 -- any JSON 
             return (
                 isinstance(value, dict)
                 and fields.keys() == expected.keys()
-                and all(is_equal(fields[key], each) for key, each in expected.items())
+                and all(is_equal(fields[key], expected_field) for key, expected_field in expected.items())
             )
 
 

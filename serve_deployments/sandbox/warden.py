@@ -5,11 +5,11 @@ JSON on standard input, the reply one on standard output. The warden and its zyg
 """
 
 import json
-import os
 import sys
 import time
 from typing import Any, NamedTuple
 
+from serve_deployments.node_directory.removal import empty, remove
 from serve_deployments.sandbox.child import Abandoned, Zygote
 from serve_deployments.sandbox.confinement import CannotIsolate, Isolation, ResourceLimits
 from serve_deployments.sandbox.verdict import ProgramRun, failure
@@ -37,12 +37,14 @@ class Order(NamedTuple):
 
 
 class Warden:
-    """Runs one program against its tests one by one, in a directory that it empties after each."""
+    """Runs one program against its tests one by one, in a directory that it empties before each further one."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
         self._until = time.monotonic() + order.deadline_s
-        self._limits = ResourceLimits(cpu_s=int(order.timeout_s) + 1, memory_mb=order.memory_mb)
+        # No process may raise a limit above that of the warden, which is its deadline and a grace.
+        cpu_s = int(min(order.timeout_s, order.deadline_s)) + 1
+        self._limits = ResourceLimits(cpu_s=cpu_s, memory_mb=order.memory_mb)
         self.isolation = Isolation(order.directory)
 
     def report(self) -> dict[str, Any]:
@@ -59,6 +61,8 @@ class Warden:
         alike = len({"call" in test for test in tests}) == 1
         zygote = Zygote(self.isolation, self._limits, self._order.program)
         for place, test in enumerate(tests):
+            if place:
+                empty(self._order.directory)
             started = time.monotonic()
             run = self._run(zygote, test)
             if run is None:
@@ -84,25 +88,13 @@ class Warden:
         if timeout_s <= 0:
             return None
         command = CALL if "call" in test else SCRIPT
-        given = json.dumps([test["call"], test["arguments"]]) if "call" in test else test["stdin"]
-        try:
-            run = zygote.run(command, given.encode("utf-8", "replace"), timeout_s)
-        finally:
-            _empty(self._order.directory)
+        stdin = json.dumps([test["call"], test["arguments"]]) if "call" in test else test["stdin"]
+        run = zygote.run(command, stdin.encode("utf-8", "replace"), timeout_s)
         return None if _timed_out(run) and timeout_s < self._order.timeout_s else run
 
 
 def _timed_out(run: ProgramRun) -> bool:
     return run.exceeded.startswith("ran longer")
-
-
-def _empty(directory: str) -> None:
-    for entry in os.scandir(directory):
-        if entry.is_dir(follow_symlinks=False):
-            _empty(entry.path)
-            os.rmdir(entry.path)
-        else:
-            os.unlink(entry.path)
 
 
 def main() -> None:
@@ -113,8 +105,7 @@ def main() -> None:
     except CannotIsolate as missing:
         reply = {"unavailable": str(missing)}
     except Abandoned:
-        _empty(order.directory)
-        os.rmdir(order.directory)
+        remove(order.directory)
         return
     sys.stdout.write(json.dumps(reply))
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The simulator's command line, `python -m serve_deployments.simulator`."""
+"""`deliberate simulator`, or `python -m serve_deployments.simulator`."""
 
 import asyncio
 import logging
@@ -125,4 +125,6 @@ def simulator(
 
 
 if __name__ == "__main__":
-    typer.run(simulator)
+    program = typer.Typer(add_completion=False)
+    program.command()(simulator)
+    program(prog_name="deliberate simulator")

@@ -18,19 +18,13 @@ class Lack(StrEnum):
     TEMPERATURE = "temperature"
     SYSTEM = "system"
     USAGE = "usage"
-    N = "n"
-    CHOICES = "choices"
     TOOLS = "tools"
-
-
-# What a proxy in front of vLLM may lack, or vLLM itself: it lists vLLM's models as they are.
-BEHIND_PROXY = frozenset({Lack.N, Lack.CHOICES, Lack.TOOLS})
 
 
 LACK_HELP = (
     "json-schema and json-object (refused as response_format), response-format (ignored), max-tokens (wants "
     "max_completion_tokens), stream-options, seed, temperature, system (messages of that role), usage (reports none), "
-    "n (refused), choices (answers one whatever `n` says), tools (refused, as by vLLM without a tool parser)."
+    "tools (refused, as by vLLM without a tool parser)."
 )
 
 
@@ -57,8 +51,6 @@ def _refusals(lack: Lack, request: CompletionRequest, conversation: Conversation
             yield _not_permitted("stream_options")
         case Lack.SEED if request.seed is not None:
             yield _not_permitted("seed")
-        case Lack.N if request.sequences > 1:
-            yield _not_permitted("n")
         case Lack.TOOLS if request.tools:
             # vLLM's words.
             text = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'

@@ -24,7 +24,7 @@ def recorded_replies() -> Mapping[str, RecordedReply]:
     cases: list[dict[str, Any]] = json.loads(
         files("serve_deployments.simulator").joinpath("replies.json").read_text(encoding="utf-8")
     )
-    return {each["case"]: _reply(each) for each in cases if isinstance(each["replies"], list)}
+    return {case["case"]: _reply(case) for case in cases if isinstance(case["replies"], list)}
 
 
 def _reply(case: dict[str, Any]) -> RecordedReply:

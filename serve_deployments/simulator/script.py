@@ -68,13 +68,13 @@ class ScriptedFault:
 
 
 def parse_fault(text: str) -> ScriptedFault:
-    found = _FAULT.fullmatch(text)
-    if found is None:
+    parsed = _FAULT.fullmatch(text)
+    if parsed is None:
         raise FaultSyntaxError(
             f"{text!r} is not KIND[:rate|:every=N|:first=N][:match=REGEX], with a rate from 0 to 1 and KIND one of "
             f"{', '.join(FaultKind)}"
         )
-    kind, rate, every, first, pattern = found.groups()
+    kind, rate, every, first, pattern = parsed.groups()
     try:
         match = None if pattern is None else re.compile(pattern)
     except re.error as exc:
@@ -166,7 +166,7 @@ class Script(BaseModel):
 
     def admits(self, authorization: str) -> bool:
         known = [f"Bearer {key.get_secret_value()}".encode() for key in self.api_keys]
-        return not known or any(compare_digest(each, authorization.encode()) for each in known)
+        return not known or any(compare_digest(key, authorization.encode()) for key in known)
 
     def due_times_s(self, tokens: int, chance: float, *, slow: bool = False) -> list[float]:
         """The due time of each token, in seconds after the start: absolute, so that lateness never adds up.

@@ -11,120 +11,63 @@ import os
 import re
 import signal
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import anyio
 import httpx2
 import mcp_types
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp import Client
+from mcp.client._transport import TransportStreams
 from mcp.client.sse import sse_client
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._stream_protocols import WriteStream
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
+from app.bounded_child import ChildExceeded, ChildLimits, module_command, reap, run_child, yield_cpu_time
 from app.deliberation.tools import TOOL_PATTERN, McpServer, engine_name
 from app.secret_files import SecretsUnreadable, read_headers, read_variables, secrets_of, without
+from serve_deployments.tools.bounded_transport import (
+    MESSAGE_BYTES_MAX,
+    TOO_LONG,
+    BoundedTransport,
+    SentBound,
+    Wire,
+    current_use,
+)
+from serve_deployments.tools.tolerance import tolerated
 from serve_deployments.tools.toolbox import Tool, ToolFailure, ToolResult
 
-MESSAGE_BYTES_MAX = 4 * 1024 * 1024
+CHECKED_WITHIN_S = 5.0
+_CHECK = module_command("serve_deployments.tools.result_check", packages=True)
+_CHECK_LIMITS = ChildLimits(memory_bytes=512 << 20, file_bytes=1 << 20, processes=1, cpu_s=int(CHECKED_WITHIN_S) + 1)
 TOOLS_MAX = 256
 # OpenAI takes no longer ones.
 DESCRIPTION_CHARS_MAX = 1_024
 SCHEMA_BYTES_MAX = 16_384
 DETAIL_CHARS_MAX = 300
+# npm ends each failure with a line about its log, and names the cause before.
+ERROR_LINES_MAX = 5
 # A server may change its tools, and some servers send no notice.
 LIST_AGE_MAX_S = 60.0
 STOP_WITHIN_S = 2.0
 END_WITHIN_S = 1.0
 ERRORS_BYTES_MAX = 4_096
+# A use that has ended says so to its server; this takes no time where the server reads nothing.
+UNSENT_MESSAGES_MAX = 32
 # The older transport has another endpoint for messages; its URL takes none.
 _NO_MESSAGES_HERE = (400, 404, 405)
-_REFUSED_KEY = (401, 403)
-_NO_SESSION = (400, 404)
-_SESSION = "mcp-session-id"
-_EVENT_END = re.compile(rb"\n\n|\r\n\r\n|\r\r")
 
 # The package logs unreadable messages, which may hold secrets.
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
 logging.getLogger("client").setLevel(logging.CRITICAL)
 logging.getLogger("httpx2").setLevel(logging.WARNING)
-
-MessageStreams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
-
-
-@dataclass(slots=True)
-class _Wire:
-    """The state of a connection, or of one use over HTTP, that the package does not report.
-
-    `overflowed`: the server has sent more than `MESSAGE_BYTES_MAX` bytes at once. `status` is that of a response that
-    refused a request, which belonged to a session where `in_session`. `ended` tells how a command ended.
-    """
-
-    overflowed: bool = False
-    status: int = 0
-    in_session: bool = False
-    ended: str = ""
-
-    @property
-    def lost(self) -> bool:
-        """Whether only a new connection helps, because the session or the key is not valid any more."""
-        return self.status in _REFUSED_KEY or (self.in_session and self.status in _NO_SESSION)
-
-
-_use: ContextVar[_Wire] = ContextVar("_use")
-
-
-class _BoundedStream(httpx2.AsyncByteStream):
-    """The body of a response; of a stream of events each event has the bound."""
-
-    def __init__(self, inner: httpx2.AsyncByteStream, wire: _Wire, *, events: bool) -> None:
-        self._inner = inner
-        self._wire = wire
-        self._events = events
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for chunk in self._inner:
-            size += len(chunk)
-            if self._events and (ends := [found.end() for found in _EVENT_END.finditer(chunk)]):
-                size = len(chunk) - ends[-1]
-            if size > MESSAGE_BYTES_MAX:
-                self._wire.overflowed = True
-                raise httpx2.ReadError(f"more than {MESSAGE_BYTES_MAX:,} bytes in one response")
-            yield chunk
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-class _BoundedTransport(httpx2.AsyncHTTPTransport):
-    """Responses of a bounded size, none of them encoded: a few bytes may decode to any number."""
-
-    def __init__(self, wire: _Wire) -> None:
-        super().__init__()
-        self._wire = wire
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        request.headers["Accept-Encoding"] = "identity"
-        wire = _use.get(self._wire)
-        response = await super().handle_async_request(request)
-        if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-            await response.aclose()
-            raise httpx2.ReadError("an encoded response, although none was asked for")
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        if request.method == "POST":
-            wire.status = response.status_code if response.status_code >= 400 else 0
-            wire.in_session = _SESSION in request.headers
-        events = response.headers.get("Content-Type", "").lower().startswith("text/event-stream")
-        response.stream = _BoundedStream(response.stream, wire, events=events)
-        return response
 
 
 @dataclass(slots=True)
@@ -137,50 +80,82 @@ class Connected:
     name: str
     client: Client
     secrets: tuple[str, ...]
-    wire: _Wire
+    wire: Wire
     ended: asyncio.Event
     tools: Sequence[Tool] = ()
     _listed_s: float = field(default_factory=time.monotonic)
     # By the name that engines are offered.
-    _names: dict[str, str] = field(default_factory=dict[str, str])
+    _declared: dict[str, mcp_types.Tool] = field(default_factory=dict[str, mcp_types.Tool])
 
     async def list_tools(self) -> None:
         """Ask for the list of tools; raises ToolFailure and TimeoutError."""
         self._listed_s = time.monotonic()
         with _failures(self.secrets, self.wire):
-            given = await _listed(self.client)
-        found = {tool.name: (each.name, tool) for each in given if (tool := _tool(self.name, each)) is not None}
-        self._names = {name: own for name, (own, _) in found.items()}
-        self.tools = [tool for _, tool in found.values()]
+            listed = await _listed(self.client)
+            offered = {
+                tool.name: (declared, tool) for declared in listed if (tool := _tool(self.name, declared)) is not None
+            }
+        self._declared = {name: declared for name, (declared, _) in offered.items()}
+        self.tools = [tool for _, tool in offered.values()]
 
     @property
     def outdated(self) -> bool:
         return time.monotonic() - self._listed_s >= LIST_AGE_MAX_S
 
-    async def use(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """The result of a tool; raises ToolFailure. A cancellation is sent to the server."""
+    async def use(
+        self, name: str, arguments: Mapping[str, Any], check_turn: AbstractAsyncContextManager[None]
+    ) -> ToolResult:
+        """The result of a tool; raises ToolFailure. A cancellation is sent to the server.
+
+        A result is checked against its tool's schema within `check_turn`.
+        """
+        declared = self._declared.get(name)
         with _failures(self.secrets, self.wire):
-            result = await self.client.call_tool(self._names.get(name, name), dict(arguments))
-        return ToolResult(without(_text(result), self.secrets), failed=bool(result.is_error))
+            result = await self.client.call_tool(declared.name if declared else name, dict(arguments))
+            text = without(_text(result), self.secrets)
+        if declared is not None and declared.output_schema is not None and not result.is_error:
+            await self._check(declared.output_schema, result, check_turn)
+        return ToolResult(text, failed=bool(result.is_error))
+
+    async def _check(
+        self, schema: Mapping[str, Any], result: mcp_types.CallToolResult, turn: AbstractAsyncContextManager[None]
+    ) -> None:
+        """Raise ToolFailure unless the structured content fits the tool's schema; a child evaluates both."""
+        if "structured_content" not in result.model_fields_set:
+            raise ToolFailure("refused", "the tool has an outputSchema, and its result no structured content")
+        sent = json.dumps({"schema": schema, "value": result.structured_content}).encode()
+        try:
+            async with turn:
+                output = await run_child(_CHECK, limits=_CHECK_LIMITS, within_s=CHECKED_WITHIN_S, sent=sent)
+        except (ChildExceeded, OSError) as failure:
+            detail = f"the check of the result against the tool's outputSchema {failure}"
+            raise ToolFailure("refused", detail) from failure
+        if output.status != 0 or output.cut:
+            raise ToolFailure("refused", "the result cannot be checked against the tool's outputSchema")
+        if fault := json.loads(output.data):
+            raise ToolFailure("refused", without(fault, self.secrets)[:DETAIL_CHARS_MAX])
 
 
 @asynccontextmanager
-async def connection(spec: McpServer, within_s: float) -> AsyncGenerator[Connected]:
+async def connection(spec: McpServer, within_s: float, sent: SentBound) -> AsyncGenerator[Connected]:
     """A connection after its handshake and its list of tools; raises ToolFailure when they come too late."""
-    wire, ended = _Wire(), asyncio.Event()
+    ended = asyncio.Event()
+    wire = Wire(sent=sent, end=ended.set)
     failure: ToolFailure | None = None
     async with AsyncExitStack() as stack:
-        given = await _values(spec)
-        secrets = secrets_of(given)
+        values = await _values(spec)
+        secrets = secrets_of(values)
         try:
             async with asyncio.timeout(within_s):
                 with _failures(secrets, wire):
                     if spec.url is None:
-                        process = _process(spec.command or (), given, wire, ended)
+                        process = _process(spec.command or (), values, wire, ended)
                         client = await stack.enter_async_context(Client(process, cache=None))
                     else:
-                        client = await _over_http(spec.url, given, wire, within_s, stack)
-                connected = Connected(spec.name, client, secrets, wire, ended)
+                        client = await _over_http(spec.url, values, wire, within_s, stack)
+                # The package would evaluate the server's schemas in this process; `Connected.use` has a child do it.
+                client.session.validate_tool_result = _unchecked
+                connected = Connected(spec.name, tolerated(client), secrets, wire, ended)
                 await connected.list_tools()
         except TimeoutError:
             failure = ToolFailure("server_away", f"no list of tools within {within_s:.3g} s")
@@ -193,12 +168,16 @@ async def connection(spec: McpServer, within_s: float) -> AsyncGenerator[Connect
         raise failure
 
 
+async def _unchecked(name: str, result: mcp_types.CallToolResult) -> None:
+    pass
+
+
 async def _over_http(
-    url: str, headers: Mapping[str, str], wire: _Wire, within_s: float, stack: AsyncExitStack
+    url: str, headers: Mapping[str, str], wire: Wire, within_s: float, stack: AsyncExitStack
 ) -> Client:
     def http(*_: object, **__: object) -> httpx2.AsyncClient:
         timeout = httpx2.Timeout(within_s, read=None)
-        return httpx2.AsyncClient(headers=dict(headers), timeout=timeout, transport=_BoundedTransport(wire))
+        return httpx2.AsyncClient(headers=dict(headers), timeout=timeout, transport=BoundedTransport(wire))
 
     client = await stack.enter_async_context(http())
     # A server that hangs would answer no end of the session either.
@@ -206,32 +185,32 @@ async def _over_http(
     try:
         return await stack.enter_async_context(Client(transport, cache=None))
     except (MCPError, ExceptionGroup):
-        if _use.get().status not in _NO_MESSAGES_HERE:
+        if current_use.get().status not in _NO_MESSAGES_HERE:
             raise
-    _use.get().status = 0
+    current_use.get().status = 0
     return await stack.enter_async_context(
         Client(sse_client(url, httpx_client_factory=http), mode="legacy", cache=None)
     )
 
 
 @contextmanager
-def _failures(secrets: Sequence[str], connection: _Wire) -> Generator[None]:
+def _failures(secrets: Sequence[str], connection: Wire) -> Generator[None]:
     """Raise any error of a request as a ToolFailure, but for TimeoutError.
 
     The package raises many kinds of errors for bad messages, some of them groups, and names no base of them.
     """
-    request = _Wire()
-    _use.set(request)
+    request, answered = Wire(), False
+    current_use.set(request)
     try:
         yield
+        answered = True
     except TimeoutError:
         raise
     except Exception as error:
         # A named place for a broad except: the errors have no common base, and each ends one use alone.
-        if request.overflowed or connection.overflowed:
-            connection.overflowed = False
-            detail = f"the server sent more than {MESSAGE_BYTES_MAX:,} bytes at once"
-            raise ToolFailure("too_large", detail) from None
+        if exceeded := request.exceeded or connection.exceeded:
+            connection.exceeded = ""
+            raise ToolFailure("too_large", exceeded) from None
         failure = _failure(error, secrets)
         if request.status:
             detail = f"HTTP {request.status}: {failure.detail}"
@@ -239,6 +218,9 @@ def _failures(secrets: Sequence[str], connection: _Wire) -> Generator[None]:
             lost = request.lost and _code(error) != mcp_types.INVALID_PARAMS
             failure = ToolFailure("server_away" if lost else "refused", detail, made=request.status >= 500)
         raise failure from None
+    finally:
+        if not answered:
+            request.give_up()
 
 
 async def _values(spec: McpServer) -> dict[str, str]:
@@ -252,38 +234,39 @@ async def _values(spec: McpServer) -> dict[str, str]:
 
 
 async def _listed(client: Client) -> list[mcp_types.Tool]:
-    found: list[mcp_types.Tool] = []
+    tools: list[mcp_types.Tool] = []
     cursor: str | None = None
     while True:
         page = await client.list_tools(cursor=cursor)
-        found += page.tools
+        tools += page.tools
         cursor = page.next_cursor
-        if cursor is None or len(found) >= TOOLS_MAX or not page.tools:
-            return found[:TOOLS_MAX]
+        if cursor is None or len(tools) >= TOOLS_MAX or not page.tools:
+            return tools[:TOOLS_MAX]
 
 
-def _tool(server: str, given: mcp_types.Tool) -> Tool | None:
+def _tool(server: str, listing: mcp_types.Tool) -> Tool | None:
     """A tool that engines can be offered; None for a name or a schema that they would refuse."""
-    name, schema = engine_name(given.name), offered_schema(given.input_schema)
+    name, schema = engine_name(listing.name), offered_schema(listing.input_schema)
     if re.fullmatch(TOOL_PATTERN, name) is None or len(repr(schema)) > SCHEMA_BYTES_MAX:
         return None
-    hints = given.annotations
+    hints = listing.annotations
     repeatable = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
-    return Tool(server, name, (given.description or "")[:DESCRIPTION_CHARS_MAX], schema, repeatable)
+    return Tool(server, name, (listing.description or "")[:DESCRIPTION_CHARS_MAX], schema, repeatable)
 
 
-def offered_schema(given: Mapping[str, Any]) -> dict[str, Any]:
+def offered_schema(original: Mapping[str, Any]) -> dict[str, Any]:
     """The schema as OpenAI demands it: an object with `properties`, and neither a reference nor alternatives for it.
 
     The properties are those of all alternatives; the server still checks the arguments by its own schema.
     """
-    schema = dict(given)
+    schema = dict(original)
     if isinstance(reference := schema.pop("$ref", None), str):
         target: Any = schema
         for key in reference.removeprefix("#/").split("/"):
             target = cast("dict[str, Any]", target).get(key) if isinstance(target, dict) else None
         schema = {**(cast("dict[str, Any]", target) if isinstance(target, dict) else {}), **schema}
-    parts: list[Any] = [each for key in ("allOf", "anyOf", "oneOf") for each in schema.pop(key, None) or ()]
+    alternatives = [schema.pop(key, None) for key in ("allOf", "anyOf", "oneOf")]
+    parts = [part for listed in alternatives if isinstance(listed, list) for part in cast("list[Any]", listed)]
     properties: dict[str, Any] = {}
     for part in [*parts, schema]:
         if isinstance(part, dict) and isinstance(named := cast("dict[str, Any]", part).get("properties"), dict):
@@ -320,8 +303,8 @@ def _first(error: BaseException) -> BaseException:
 
 
 def _code(error: BaseException) -> int | None:
-    found = _first(error)
-    return found.code if isinstance(found, MCPError) else None
+    failure = _first(error)
+    return failure.code if isinstance(failure, MCPError) else None
 
 
 def _failure(error: BaseException, secrets: Sequence[str]) -> ToolFailure:
@@ -344,15 +327,66 @@ async def _write(sending: MemoryObjectReceiveStream[SessionMessage], stdin: asyn
     """Write each message on a line, until the process closes its input."""
     async with sending:
         with suppress(OSError):
-            async for each in sending:
-                stdin.write(each.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+            async for message in sending:
+                stdin.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
                 await stdin.drain()
+
+
+class _ProcessOutput:
+    """Reads the output of a server's process within the bounds of its wire. Records its end, unless `stopping`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, wire: Wire) -> None:
+        assert process.stdout is not None and process.stderr is not None, "they are pipes"
+        self._process, self._stdout, self._stderr = process, process.stdout, process.stderr
+        self._wire = wire
+        self._errors = bytearray()
+        self._errors_ended = asyncio.Event()
+        self.stopping = False
+
+    async def read_errors(self) -> None:
+        while chunk := await self._stderr.read(ERRORS_BYTES_MAX):
+            self._errors.extend(chunk)
+            del self._errors[:-ERRORS_BYTES_MAX]
+            if exceeded := self._wire.sent.exceeded_by(len(chunk), "bytes"):
+                self._wire.exceed(exceeded)
+                break
+        self._errors_ended.set()
+
+    async def read(self, incoming: WriteStream[SessionMessage | Exception]) -> None:
+        """Pass the messages on, one a line, until the process closes its output or exceeds a bound."""
+        async with incoming:
+            with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                async for line in self._lines():
+                    try:
+                        message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+                    except ValueError:
+                        # Servers print other things too.
+                        continue
+                    await incoming.send(SessionMessage(message))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_WITHIN_S):
+                    await self._process.wait()
+                    await self._errors_ended.wait()
+                    if not self.stopping:
+                        self._wire.ended = _how_it_ended(self._process.returncode, bytes(self._errors))
+
+    async def _lines(self) -> AsyncGenerator[bytes]:
+        sent, started = self._wire.sent, False
+        while line := await _line(self._stdout, self._wire):
+            if not started:
+                # A server that starts keeps its full share: replicas wait for it.
+                started = True
+                yield_cpu_time(self._process.pid)
+            if exceeded := sent.exceeded_by(len(line), "bytes") or sent.exceeded_by_message(line):
+                self._wire.exceeded = exceeded
+                return
+            yield line
 
 
 @asynccontextmanager
 async def _process(
-    command: Sequence[str], environment: Mapping[str, str], wire: _Wire, ended: asyncio.Event
-) -> AsyncGenerator[MessageStreams]:
+    command: Sequence[str], environment: Mapping[str, str], wire: Wire, ended: asyncio.Event
+) -> AsyncGenerator[TransportStreams]:
     """A server's process: a message on each line of its output. It ends with the connection, and its children too."""
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -363,68 +397,53 @@ async def _process(
         limit=MESSAGE_BYTES_MAX,
         start_new_session=True,
     )
-    stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
-    assert stdin is not None and stdout is not None and stderr is not None, "they are pipes"
-    heard, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    sent, sending = anyio.create_memory_object_stream[SessionMessage](0)
-    errors, errors_ended = bytearray(), asyncio.Event()
-    stopping = False
-
-    async def read_errors() -> None:
-        while chunk := await stderr.read(ERRORS_BYTES_MAX):
-            errors.extend(chunk)
-            del errors[:-ERRORS_BYTES_MAX]
-        errors_ended.set()
+    assert process.stdin is not None, "it is a pipe"
+    output = _ProcessOutput(process, wire)
+    incoming, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    sent, sending = anyio.create_memory_object_stream[SessionMessage](UNSENT_MESSAGES_MAX)
 
     async def read() -> None:
-        async with heard:
-            with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                while line := await _line(stdout, wire):
-                    try:
-                        message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-                    except ValueError:
-                        # Servers print other things too.
-                        continue
-                    await heard.send(SessionMessage(message))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(END_WITHIN_S):
-                    await process.wait()
-                    await errors_ended.wait()
-                    if not stopping:
-                        wire.ended = _how_it_ended(process.returncode, bytes(errors))
-            ended.set()
+        await output.read(incoming)
+        ended.set()
 
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(read)
-            group.start_soon(read_errors)
-            group.start_soon(_write, sending, stdin)
+            group.start_soon(output.read_errors)
+            group.start_soon(_write, sending, process.stdin)
             try:
                 yield received, sent
             finally:
-                stopping = True
+                output.stopping = True
                 with anyio.CancelScope(shield=True):
                     await _stop(process)
                 group.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
-            # `wait` would never return while some output is unread, as after a line that is too long.
-            await process.communicate()
+            await reap(process)
+
+
+def _is_error(line: str) -> bool:
+    return "rror" in line or "ERR!" in line
 
 
 def _how_it_ended(status: int | None, errors: bytes) -> str:
-    """The status of a process, and of its standard error the last line that reads like an error, else the last one."""
-    lines = [line for each in errors.decode(errors="replace").splitlines() if (line := each.strip())]
-    said = next((line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "")
+    """The status of a process, and of its standard error the last lines that read like an error."""
+    lines = [line for text in errors.decode(errors="replace").splitlines() if (line := text.strip())]
+    last = next((place for place in reversed(range(len(lines))) if _is_error(lines[place])), len(lines) - 1)
+    first = last
+    while first > 0 and last - first < ERROR_LINES_MAX - 1 and _is_error(lines[first - 1]) and _is_error(lines[last]):
+        first -= 1
+    said = "; ".join(lines[first : last + 1])
     return f"the command ended with status {status}" + (f": {said}" if said else "")
 
 
-async def _line(output: asyncio.StreamReader, wire: _Wire) -> bytes:
+async def _line(output: asyncio.StreamReader, wire: Wire) -> bytes:
     """The next line; nothing at the end, and after a line that is too long."""
     try:
         return await output.readline()
     except ValueError:
-        wire.overflowed = True
+        wire.exceeded = TOO_LONG
         return b""
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import random
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,16 @@ import structlog
 from app.deliberation.calls import Call
 from app.deliberation.tools import McpServer, RoleTools
 from app.tenant_slots import TenantSlots
+from serve_deployments.node_directory.directory import NodeDirectory
+from serve_deployments.node_directory.slots import AT_ONCE, NodeSlots
 from serve_deployments.tools.toolbox import GrantedTools, Tool, ToolFailure, ToolResult
 
 if TYPE_CHECKING:
     from serve_deployments.tools.mcp_client import Connected
 
 CONNECT_WITHIN_S = 10.0
+# A command may fetch its packages at its first start, as `npx` and `uvx` do.
+START_WITHIN_S = 60.0
 # A call waits so long for the first connection, and not at all for a server that is known to be away.
 FIRST_WAIT_S = 5.0
 RETRY_WAIT_MIN_S = 0.25
@@ -38,8 +43,9 @@ class _LostConnection(ToolFailure):
 class ToolServer:
     """One server, as a `Toolbox`. Its task connects, and with patience again after the connection is lost."""
 
-    def __init__(self, spec: McpServer) -> None:
+    def __init__(self, spec: McpServer, node: NodeDirectory | None = None) -> None:
         self.spec = spec
+        self._checks = NodeSlots(node or NodeDirectory(), "checks", AT_ONCE)
         self.away_since: datetime | None = None
         self.why = ""
         self._connected: Connected | None = None
@@ -78,14 +84,17 @@ class ToolServer:
                     connected = await self._connection(FIRST_WAIT_S)
         return connected.tools
 
-    async def use(self, name: str, arguments: Mapping[str, Any], within_s: float) -> ToolResult:
-        """See `Toolbox.use`. A lost connection is made again once, where the tool may be repeated."""
+    async def use(self, name: str, arguments: Mapping[str, Any], within_s: float, tenant: str = "") -> ToolResult:
+        """See `Toolbox.use`; the check of the result takes a slot of `tenant`.
+
+        A lost connection is made again once, where the tool may be repeated.
+        """
         try:
             async with asyncio.timeout(within_s):
                 try:
-                    result = await self._used(name, arguments, within_s)
+                    result = await self._used(name, arguments, within_s, tenant)
                 except _LostConnection:
-                    result = await self._used(name, arguments, within_s)
+                    result = await self._used(name, arguments, within_s, tenant)
         except TimeoutError:
             self._silent_uses += 1
             if self._silent_uses >= SILENT_USES_MAX and self._connected is not None:
@@ -94,10 +103,10 @@ class ToolServer:
         self._silent_uses = self._losses = 0
         return result
 
-    async def _used(self, name: str, arguments: Mapping[str, Any], within_s: float) -> ToolResult:
+    async def _used(self, name: str, arguments: Mapping[str, Any], within_s: float, tenant: str) -> ToolResult:
         connected = await self._connection(within_s)
         try:
-            return await connected.use(name, arguments)
+            return await connected.use(name, arguments, self._checks.slot(tenant))
         except ToolFailure as failure:
             if failure.code not in ("server_away", "too_large"):
                 raise
@@ -129,9 +138,12 @@ class ToolServer:
     async def _keep(self) -> None:
         # Not at the start: most replicas have no tools, and the package takes a second to import.
         client = await asyncio.to_thread(importlib.import_module, "serve_deployments.tools.mcp_client")
+        # Over all connections: a server that is cut off would else send as much again on the next one.
+        sent = client.SentBound()
         while True:
             try:
-                async with client.connection(self.spec, CONNECT_WITHIN_S) as connected:
+                within_s = CONNECT_WITHIN_S if self.spec.command is None else max(CONNECT_WITHIN_S, START_WITHIN_S)
+                async with client.connection(self.spec, within_s, sent) as connected:
                     self._silent_uses = 0
                     self._set(connected, None, "")
                     if not self._closing:
@@ -170,22 +182,39 @@ class ToolServer:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _TenantTools:
+    """A server as the `Toolbox` of a tenant."""
+
+    server: ToolServer
+    tenant: str
+
+    async def tools(self) -> Sequence[Tool]:
+        return await self.server.tools()
+
+    async def use(self, name: str, arguments: Mapping[str, Any], within_s: float) -> ToolResult:
+        return await self.server.use(name, arguments, within_s, self.tenant)
+
+
 class ToolServers:
     """The servers of a role's tools, one connection to each for all calls of the replica."""
 
-    def __init__(self, tools: Sequence[RoleTools]) -> None:
-        self._declared = tuple((each, ToolServer(each.mcp), TenantSlots(each.mcp.concurrency)) for each in tools)
+    def __init__(self, tools: Sequence[RoleTools], node: NodeDirectory) -> None:
+        self._declared = tuple(
+            (role_tools, ToolServer(role_tools.mcp, node), TenantSlots(role_tools.mcp.concurrency))
+            for role_tools in tools
+        )
 
-    def granted(self, call: Call) -> Sequence[GrantedTools]:
+    def granted(self, call: Call, tenant: str) -> Sequence[GrantedTools]:
         allowed = frozenset(call.tools.names) if call.tools is not None else frozenset[str]()
         return [
-            GrantedTools(declared.mcp.name, server, names, declared.per_call, slots)
+            GrantedTools(declared.mcp.name, _TenantTools(server, tenant), names, declared.per_call, slots)
             for declared, server, slots in self._declared
             if (names := allowed & frozenset(declared.allow))
         ]
 
     def described(self) -> list[dict[str, Any]]:
-        """The servers as `GET /tools` shows them; asking for them connects to those that no call has used yet."""
+        """The servers as `GET /tools` shows them; a question connects to servers that no call has used yet."""
         for _, server, _ in self._declared:
             server.open()
         return [server.described() for _, server, _ in self._declared]

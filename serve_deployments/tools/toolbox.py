@@ -12,7 +12,7 @@ FailureCode = Literal["server_away", "timeout", "too_large", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool of a server. One is `repeatable` where its server marks it as read-only or idempotent."""
+    """A tool of a server. A tool is `repeatable` where its server marks it as read-only or idempotent."""
 
     server: str
     name: str

@@ -1,45 +1,46 @@
-"""The copies of workspaces on a node: bare repositories below one directory, which all processes of a user share.
+"""The copies of workspaces on a node: bare repositories in one directory, which all processes of a user share.
 
 A copy holds one source of one tenant. A process holds a lock of a copy while it reads; the kernel releases it with the
-process. Beside the copies stand the directories that programs run in.
+process.
 """
 
 import asyncio
 import fcntl
 import hashlib
 import os
-import shutil
-import tempfile
-import time
-from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from app.workspace.git import GitFailed
+from serve_deployments.node_directory.directory import NodeDirectory
+from serve_deployments.node_directory.slots import AT_ONCE, NodeSlots
+from serve_deployments.node_directory.sweep import CopyBounds, has_locked, is_at
 from serve_deployments.tools.toolbox import ToolFailure
 from serve_deployments.workspace.sources import Source
 
 COPIES_MAX = 16
 COPIES_BYTES_MAX = 2 << 30
 UNUSED_S_MAX = 900.0
-SWEEP_S = 60.0
+SWEEP_S = 30.0
 _LOCK_CHECK_S = 0.05
-_SCRATCH = "run-"
 
 log = structlog.get_logger(__name__)
 
 
 class Copies:
-    """The copies below `directory`, by default a folder of this user for temporary files."""
+    """The copies in a node's directory."""
 
-    def __init__(self, directory: Path | None) -> None:
-        self._directory = directory or Path(tempfile.gettempdir(), f"deliberation-workspaces-{os.getuid()}")
+    def __init__(self, node: NodeDirectory) -> None:
+        self._node = node
+        self._directory = node.path
         # One that a use waits for no longer goes on: the next use finds the copy.
         self._fetches: dict[str, asyncio.Task[None]] = {}
+        self._sweep_due = asyncio.Event()
+        # Of gits that read for tools: each may take the memory of `app.workspace.git.READING`.
+        self.reads = NodeSlots(node, "reads", AT_ONCE)
 
     @asynccontextmanager
     async def opened(self, source: Source, within_s: float) -> AsyncGenerator[Path]:
@@ -54,6 +55,8 @@ class Copies:
                 lock = await self._copy(key, source)
         except TimeoutError:
             raise ToolFailure("timeout", f"the workspace was not there within {within_s:.3g} s") from None
+        except OSError as error:
+            raise ToolFailure("server_away", f"no directory for the workspace: {error.strerror or error}") from error
         try:
             yield self._directory / key
         finally:
@@ -81,13 +84,12 @@ class Copies:
             fetch.exception()
 
     async def _locked(self, key: str, kind: int) -> int:
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if (found := self._directory.stat()).st_uid != os.getuid() or found.st_mode & 0o022:
+        if not self._node.is_own():
             raise ToolFailure("server_away", "the directory of workspaces belongs to another user")
         path = self._directory / f"{key}.lock"
         while True:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            if _lock(lock, kind) and _is_at(lock, path):
+            if has_locked(lock, kind) and is_at(lock, path):
                 return lock
             os.close(lock)
             await asyncio.sleep(_LOCK_CHECK_S)
@@ -99,7 +101,7 @@ class Copies:
             # Another process may have fetched it meanwhile, or died while it did.
             if copy.is_dir():
                 return
-            await asyncio.to_thread(shutil.rmtree, unfinished, True)
+            await self._node.remove(unfinished)
             await source.write(unfinished)
             unfinished.rename(copy)
             # A sweep must not take the copy for one as old as a lock that a dead process left.
@@ -108,109 +110,25 @@ class Copies:
             log.warning("workspace_not_fetched", source=source.name, error=str(failure))
             raise ToolFailure("server_away", f"the workspace could not be fetched: {failure}") from failure
         finally:
-            await asyncio.to_thread(shutil.rmtree, unfinished, True)
+            await self._node.remove(unfinished)
             os.close(lock)
-        await asyncio.to_thread(self.sweep)
-
-    @asynccontextmanager
-    async def scratch(self) -> AsyncGenerator[Path]:
-        """An empty directory, which is removed after its use; a sweep removes it when this process dies before."""
-        directory = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=_SCRATCH, dir=self._directory))
-        try:
-            yield directory
-        finally:
-            await asyncio.to_thread(shutil.rmtree, directory, True)
+            self._sweep_due.set()
 
     async def keep(self) -> None:
-        """Sweep until cancelled."""
+        """Sweep every `SWEEP_S` and after each fetch, until cancelled; no failure of a sweep ends it."""
         while True:
-            try:
-                await asyncio.to_thread(self.sweep)
-            except OSError as error:
-                log.warning("workspaces_not_swept", error=str(error))
-            await asyncio.sleep(SWEEP_S)
+            self._sweep_due.clear()
+            await self.sweep()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SWEEP_S):
+                    await self._sweep_due.wait()
 
-    def sweep(self) -> None:
+    async def sweep(self) -> None:
         """Remove copies that no process reads: those unused for `UNUSED_S_MAX`, and the oldest above the bounds."""
-        for path in self._directory.glob(f"{_SCRATCH}*"):
-            with suppress(FileNotFoundError):
-                if time.time() - path.lstat().st_mtime > UNUSED_S_MAX:
-                    shutil.rmtree(path, ignore_errors=True)
-        kept = list[_Kept]()
-        for path in self._directory.glob("*.lock"):
-            with suppress(FileNotFoundError):
-                used_s = path.stat().st_mtime
-                if time.time() - used_s <= UNUSED_S_MAX or not _removed(path):
-                    kept.append(_Kept(used_s, path, _size(path.with_suffix(""))))
-        _evict(kept, [1] * len(kept), COPIES_MAX)
-        kept = [each for each in kept if each.path.exists()]
-        _evict(kept, [each.bytes for each in kept], COPIES_BYTES_MAX)
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """A copy by its lock, and the time of its last use."""
-
-    used_s: float
-    path: Path
-    bytes: int
-
-    @property
-    def tenant(self) -> str:
-        return self.path.name.partition("-")[0]
-
-
-def _evict(kept: list[_Kept], weights: list[int], most: int) -> None:
-    """Remove copies that nothing reads while they weigh more: each time the oldest of the tenant with the most."""
-    of_tenants, left = Counter[str](), dict(zip(kept, weights, strict=True))
-    for each, weight in left.items():
-        of_tenants[each.tenant] += weight
-    while of_tenants.total() > most and left:
-        each = max(left, key=lambda copy: (of_tenants[copy.tenant], -copy.used_s))
-        weight = left.pop(each)
-        if _removed(each.path):
-            of_tenants[each.tenant] -= weight
+        await self._node.sweep(CopyBounds(COPIES_MAX, COPIES_BYTES_MAX, UNUSED_S_MAX))
 
 
 def _key(source: Source) -> str:
     """The name of a copy; the part before the hyphen is the tenant's."""
-    tenant, name = (hashlib.sha256(each.encode()).hexdigest() for each in (source.tenant, source.name))
+    tenant, name = (hashlib.sha256(part.encode()).hexdigest() for part in (source.tenant, source.name))
     return f"{tenant[:32]}-{name[:40]}"
-
-
-def _lock(lock: int, kind: int) -> bool:
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_at(lock: int, path: Path) -> bool:
-    """Whether the file is still there: a sweep removes locks too."""
-    try:
-        return os.path.samestat(os.fstat(lock), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _removed(path: Path) -> bool:
-    with suppress(FileNotFoundError):
-        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            if _lock(lock, fcntl.LOCK_EX) and _is_at(lock, path):
-                for each in (path.with_suffix(""), path.with_suffix(".new")):
-                    shutil.rmtree(each, ignore_errors=True)
-                path.unlink()
-                return True
-        finally:
-            os.close(lock)
-    return False
-
-
-def _size(copy: Path) -> int:
-    sizes = 0
-    for folder, _, files in os.walk(copy):
-        with suppress(FileNotFoundError):
-            sizes += sum(os.lstat(os.path.join(folder, name)).st_size for name in files)
-    return sizes

@@ -11,15 +11,17 @@ from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Accepted, decode, is_acceptance, prefix
 from app.deliberation.ports import Journal
 from app.deliberation.specification import FilesWorkspace, GitWorkspace, WorkspaceFile
-from app.tenant_slots import TenantSlots
 from app.workspace.files import path_fault, same_paths
 from app.workspace.git import GitFailed, git
 from app.workspace.repositories import AllowedRepositories, RepositoryRefused
+from serve_deployments.node_directory.directory import NodeDirectory
+from serve_deployments.node_directory.slots import NodeSlots
 from serve_deployments.tools.toolbox import ToolFailure
 
 COMMITS = 50
 FETCHED_WITHIN_S = 120.0
 FETCHES_AT_ONCE = 4
+"""How many fetches a node runs at once."""
 _BRANCH = "refs/heads/files"
 
 
@@ -39,11 +41,11 @@ class Source(Protocol):
 
 
 class Fetches:
-    """What fetches of a process share: the allowed repositories, and slots."""
+    """What fetches share: the allowed repositories, and the node's slots."""
 
-    def __init__(self, allowed: AllowedRepositories) -> None:
+    def __init__(self, allowed: AllowedRepositories, node: NodeDirectory) -> None:
         self.allowed = allowed
-        self.slots = TenantSlots(FETCHES_AT_ONCE, FETCHES_AT_ONCE // 2)
+        self.slots = NodeSlots(node, "fetches", FETCHES_AT_ONCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,9 @@ class RepositoryCommit:
                 await _initialised(copy)
                 fetch = ("fetch", "--quiet", "--no-tags", f"--depth={COMMITS}", "--", location.source, commit)
                 for arguments in (fetch, ("rev-parse", "--quiet", "--verify", f"{commit}^{{tree}}")):
-                    found = await location.git(*into, *arguments, within_s=until_s - time.monotonic())
-                    if found.status != 0:
-                        raise GitFailed(found.error.splitlines()[-1] if found.error else f"git: {found.status}")
+                    output = await location.git(*into, *arguments, within_s=until_s - time.monotonic())
+                    if output.status != 0:
+                        raise GitFailed(output.error.splitlines()[-1] if output.error else f"git: {output.status}")
         except TimeoutError:
             raise GitFailed(f"it was not there within {FETCHED_WITHIN_S:.0f} s") from None
 
@@ -101,12 +103,11 @@ class RequestFiles:
     async def write(self, copy: Path) -> None:
         files = await self._files()
         await _initialised(copy)
-        given = b"".join(_imported(files))
-        found = await git(
-            "--git-dir", str(copy), "fast-import", "--quiet", within_s=FETCHED_WITHIN_S, given=given
-        )  # fmt: skip
-        if found.status != 0:
-            raise GitFailed(f"git: {found.status}")
+        commit = b"".join(_imported(files))
+        asked = ("--git-dir", str(copy), "fast-import", "--quiet")
+        output = await git(*asked, within_s=FETCHED_WITHIN_S, sent=commit)
+        if output.status != 0:
+            raise GitFailed(f"git: {output.status}")
 
     async def _files(self) -> Sequence[WorkspaceFile]:
         try:
@@ -117,7 +118,7 @@ class RequestFiles:
         workspace = fact.specification.workspace if isinstance(fact, Accepted) else None
         if not isinstance(workspace, FilesWorkspace):
             raise ToolFailure("server_away", "the log does not hold the files any more")
-        paths = [each.path for each in workspace.files]
+        paths = [file.path for file in workspace.files]
         # A log without a key accepts any record.
         if any(map(path_fault, paths)) or any(same_paths(paths)):
             raise ToolFailure("refused", "a path of a file leads out, or stands twice")
@@ -125,15 +126,15 @@ class RequestFiles:
 
 
 async def _initialised(copy: Path) -> None:
-    found = await git("init", "--quiet", "--bare", "--template=", "--", str(copy), within_s=FETCHED_WITHIN_S)
-    if found.status != 0:
-        raise GitFailed(found.error)
+    output = await git("init", "--quiet", "--bare", "--template=", "--", str(copy), within_s=FETCHED_WITHIN_S)
+    if output.status != 0:
+        raise GitFailed(output.error)
 
 
 def _imported(files: Sequence[WorkspaceFile]) -> Iterator[bytes]:
     """A commit of the files, as git's `fast-import` reads it."""
     yield f"commit {_BRANCH}\ncommitter request <-> 0 +0000\ndata 0\n".encode()
-    for each in files:
-        text = each.text.encode()
-        quoted = each.path.replace('"', '\\"')
+    for file in files:
+        text = file.text.encode()
+        quoted = file.path.replace('"', '\\"')
         yield f'M 100644 inline "{quoted}"\ndata {len(text)}\n'.encode() + text + b"\n"

@@ -1,13 +1,16 @@
 """The toolbox of a deliberation's workspace: the arguments and the result of each tool."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from app.control_characters import has_control
 from app.deliberation.calls import Call, StageRequest
 from app.deliberation.errors import SandboxUnavailable
+from app.deliberation.lenient_arguments import as_meant
 from app.deliberation.ports import Journal
 from app.deliberation.tools import FILES_TOOLS, WORKSPACE_LIMITS, WORKSPACE_TOOLS
 from app.workspace.git import GitFailed
@@ -30,14 +33,14 @@ def _path(path: str) -> str:
     trimmed = path.removesuffix("/").removeprefix("./")
     if trimmed in ("", "."):
         return ""
-    if not trimmed.isprintable() or {"", ".", ".."} & set(trimmed.split("/")):
+    if has_control(trimmed) or {"", ".", ".."} & set(trimmed.split("/")):
         raise ValueError("a path is relative to the workspace's root, without `..` and `//`")
     return trimmed
 
 
 def _one_line(text: str) -> str:
-    if not text.replace("\t", " ").isprintable():
-        raise ValueError("it must be one line that can be printed")
+    if has_control(text.replace("\t", " ")):
+        raise ValueError("it must be one line without control characters")
     return text
 
 
@@ -45,11 +48,11 @@ _Path = Annotated[str, Field(max_length=PATH_CHARS_MAX), AfterValidator(_path)]
 _Anywhere = Annotated[_Path, Field(description="A file or a directory; empty for all")]
 
 
-class _Place(NamedTuple):
-    """Where programs run: a directory of their own, in the sandbox."""
+class _Runner(NamedTuple):
+    """Runs the programs of a tenant."""
 
-    copies: Copies
     sandbox: Sandbox
+    tenant: str
 
 
 class _Use(BaseModel):
@@ -59,8 +62,9 @@ class _Use(BaseModel):
 
     tool: ClassVar[str]
     within_s: ClassVar[float] = GIT_WITHIN_S
+    sandboxed: ClassVar[bool] = False
 
-    async def text(self, repository: Repository, place: _Place) -> str:
+    async def text(self, repository: Repository, runner: _Runner) -> str:
         raise NotImplementedError
 
 
@@ -71,7 +75,7 @@ class _ListFiles(_Use):
 
     path: _Anywhere = ""
 
-    async def text(self, repository: Repository, place: _Place) -> str:
+    async def text(self, repository: Repository, runner: _Runner) -> str:
         return await repository.list_files(self.path)
 
 
@@ -84,12 +88,12 @@ class _ReadFile(_Use):
     first_line: Annotated[int, Field(ge=1, le=10**7, description="The first line is 1")] = 1
     lines: Annotated[int, Field(ge=1, le=LINES_MAX)] = 400
 
-    async def text(self, repository: Repository, place: _Place) -> str:
+    async def text(self, repository: Repository, runner: _Runner) -> str:
         return await repository.read_file(self.path, self.first_line, self.lines)
 
 
 class _Search(_Use):
-    """Find lines that contain a text, or match a POSIX extended regular expression."""
+    """Find lines that contain a text, or match a Perl-compatible regular expression."""
 
     tool = "search"
 
@@ -98,7 +102,7 @@ class _Search(_Use):
     regex: bool = False
     ignore_case: bool = False
 
-    async def text(self, repository: Repository, place: _Place) -> str:
+    async def text(self, repository: Repository, runner: _Runner) -> str:
         options = {"regex": self.regex, "ignore_case": self.ignore_case}
         return await repository.search(self.pattern, self.path, **options)
 
@@ -111,7 +115,7 @@ class _Diff(_Use):
     base: Annotated[str, Field(pattern="^([0-9a-f]{4,40})?$", description="An id from git_log")] = ""
     path: _Anywhere = ""
 
-    async def text(self, repository: Repository, place: _Place) -> str:
+    async def text(self, repository: Repository, runner: _Runner) -> str:
         return await repository.diff(self.base, self.path)
 
 
@@ -123,7 +127,7 @@ class _GitLog(_Use):
     path: _Anywhere = ""
     count: Annotated[int, Field(ge=1, le=COMMITS)] = 20
 
-    async def text(self, repository: Repository, place: _Place) -> str:
+    async def text(self, repository: Repository, runner: _Runner) -> str:
         return await repository.git_log(self.path, self.count)
 
 
@@ -132,12 +136,13 @@ class _RunTests(_Use):
 
     tool = "run_tests"
     within_s = RUN_WITHIN_S
+    sandboxed = True
 
     path: _Anywhere = ""
     only: Annotated[str, Field(max_length=200, description="Only tests whose names contain this text")] = ""
 
-    async def text(self, repository: Repository, place: _Place) -> str:
-        return await _sandboxed(run_tests_program(self.path, self.only), repository, place)
+    async def text(self, repository: Repository, runner: _Runner) -> str:
+        return await _sandboxed(run_tests_program(self.path, self.only), repository, runner)
 
 
 class _Run(_Use):
@@ -145,21 +150,19 @@ class _Run(_Use):
 
     tool = "run"
     within_s = RUN_WITHIN_S
+    sandboxed = True
 
     code: Annotated[str, Field(min_length=1, max_length=CODE_CHARS_MAX)]
 
-    async def text(self, repository: Repository, place: _Place) -> str:
-        return await _sandboxed(run_program(self.code), repository, place)
+    async def text(self, repository: Repository, runner: _Runner) -> str:
+        return await _sandboxed(run_program(self.code), repository, runner)
 
 
-async def _sandboxed(program: str, repository: Repository, place: _Place) -> str:
+async def _sandboxed(program: str, repository: Repository, runner: _Runner) -> str:
     """The output of a program that ran in a copy of its own, which is removed after it."""
-    async with place.copies.scratch() as copy:
-        await repository.unpack(copy)
-        left_s = repository.until_s - asyncio.get_running_loop().time()
-        output = await place.sandbox.run(program, str(copy), left_s)
-    # Paths as the agent knows them, and no directory of this node.
-    text = readable(output.text.replace(f"{copy}/", "").encode())
+    left_s = repository.until_s - asyncio.get_running_loop().time()
+    output = await runner.sandbox.run(program, runner.tenant, left_s, repository.unpack)
+    text = readable(output.text.encode())
     return f"{text}\n[{output.reason}]".strip() if output.reason else text or "[it printed nothing]"
 
 
@@ -167,8 +170,8 @@ def _schema(use: type[_Use]) -> Mapping[str, Any]:
     """The JSON Schema of a tool's arguments, without titles that repeat names."""
     schema = use.model_json_schema()
     properties = {
-        name: {key: value for key, value in each.items() if key != "title"}
-        for name, each in schema["properties"].items()
+        name: {key: value for key, value in declared.items() if key != "title"}
+        for name, declared in schema["properties"].items()
     }
     required = schema.get("required", [])
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
@@ -178,7 +181,7 @@ _USES: Mapping[str, type[_Use]] = {
     use.tool: use for use in (_ListFiles, _RunTests, _ReadFile, _Search, _Diff, _GitLog, _Run)
 }
 # All read one commit, or work on a copy: a second use changes nothing.
-_TOOLS = tuple(
+TOOLS = tuple(
     Tool(SERVER, name, (use.__doc__ or "").strip(), _schema(use), repeatable=True) for name, use in _USES.items()
 )
 
@@ -187,11 +190,12 @@ class WorkspaceToolbox:
     """The `Toolbox` of one deliberation's workspace."""
 
     def __init__(self, copies: Copies, sandbox: Sandbox, source: Source) -> None:
-        self._place = _Place(copies, sandbox)
+        self._copies = copies
+        self._runner = _Runner(sandbox, source.tenant)
         self._source = source
 
     async def tools(self) -> Sequence[Tool]:
-        return _TOOLS
+        return TOOLS
 
     async def use(self, name: str, arguments: Mapping[str, Any], within_s: float) -> ToolResult:
         """Use a tool once; a fault of its arguments or of the repository is a result that has `failed`.
@@ -201,26 +205,43 @@ class WorkspaceToolbox:
         if (kind := _USES.get(name)) is None:
             return ToolResult(f"there is no tool {name!r}: the tools are {', '.join(_USES)}", failed=True)
         try:
-            use = kind.model_validate(dict(arguments))
+            meant = as_meant(arguments, kind, clamped=True)
+            use = kind.model_validate({field: value for field, value in meant.items() if value is not None})
         except ValidationError as invalid:
             return ToolResult(_faults(invalid), failed=True)
         loop = asyncio.get_running_loop()
         until_s = loop.time() + within_s
-        async with self._place.copies.opened(self._source, within_s) as directory:
+        async with self._copies.opened(self._source, within_s) as directory:
             until_s = min(until_s, loop.time() + use.within_s)
             repository = Repository(directory, self._source.revision, until_s)
             try:
-                return ToolResult(await use.text(repository, self._place), failed=False)
+                async with self._turn(use, until_s):
+                    return ToolResult(await use.text(repository, self._runner), failed=False)
             except RepositoryFault as fault:
                 return ToolResult(str(fault), failed=True)
             except GitFailed as failure:
                 raise ToolFailure("timeout", str(failure)) from failure
+            except OSError as error:
+                raise ToolFailure("server_away", f"no process for the tool: {error.strerror or error}") from error
             except SandboxUnavailable as unavailable:
                 raise ToolFailure("server_away", str(unavailable)) from unavailable
 
+    @asynccontextmanager
+    async def _turn(self, use: _Use, until_s: float) -> AsyncGenerator[None]:
+        """A place among the gits that read; programs have slots of their own. Raises ToolFailure where none is free."""
+        async with AsyncExitStack() as stack:
+            if not use.sandboxed:
+                try:
+                    async with asyncio.timeout_at(until_s):
+                        await stack.enter_async_context(self._copies.reads.slot(self._source.tenant))
+                except TimeoutError:
+                    raise ToolFailure("timeout", "other uses kept the workspaces busy", made=False) from None
+            yield
+
 
 def _faults(invalid: ValidationError) -> str:
-    places = ((".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, ")) for each in invalid.errors())
+    faults = invalid.errors(include_input=False, include_url=False)
+    places = ((".".join(map(str, fault["loc"])), fault["msg"].removeprefix("Value error, ")) for fault in faults)
     return "; ".join(f"{place}: {message}" for place, message in places)
 
 

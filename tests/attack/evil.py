@@ -19,7 +19,7 @@ import httpx
 
 from serve_deployments.engine.client import CHECK_INTERVAL_S
 from tests.attack.attacker import ENDLESS, pour
-from tests.attack.test_explosions import BODIES, HEADERS, JSON, PATHS
+from tests.attack.exploding_requests import BODIES, HEADERS, JSON, PATHS
 from tests.integration.engine.evil_engines import EVIL_ENGINES, answered
 from tests.integration.engine.raw_engine import RawEngine
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_machines import asked, names, running
+from tests.e2e.shell_stacks import asked, names, running
 
 # Beside it every other test would wait for the CPU.
 pytestmark = pytest.mark.long

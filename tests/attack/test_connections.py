@@ -1,63 +1,16 @@
 import asyncio
-import statistics
 import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
 
 import pytest
 
-from tests.attack.attacker import ENDLESS, MEGABYTE
+from tests.attack.attacker import ENDLESS
+from tests.attack.bystanders import OTHERS_WAIT_MS, POUR_S, REFUSED_WITHIN_BYTES, attacker, line_of, others
 
-REFUSED_WITHIN_BYTES = 8 * MEGABYTE
-# Bounds for a noisy machine; the recorded figures are what the documents quote.
-OTHERS_WAIT_MS = 500
-POUR_S = 4
-HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 IDLE = 20_000
 # Each process may open no more than its descriptors allow.
 IDLE_A_PROCESS = 10_000
-
-
-def attacker(*arguments: object) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.attack.attacker", *map(str, arguments)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-
-async def line_of(process: subprocess.Popen[bytes]) -> list[int]:
-    assert process.stdout is not None
-    return [int(word) for word in (await asyncio.to_thread(process.stdout.readline)).split()]
-
-
-async def healthz_ms(port: int) -> float:
-    began = time.perf_counter()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(HEALTHZ)
-    answer = await reader.read()
-    writer.close()
-    assert answer.startswith(b"HTTP/1.1 200"), answer[:200]
-    return (time.perf_counter() - began) * 1_000
-
-
-@asynccontextmanager
-async def others(port: int, record: Callable[[str, object], None]) -> AsyncIterator[list[float]]:
-    waits: list[float] = []
-
-    async def ask() -> None:
-        while True:
-            waits.append(await healthz_ms(port))
-            await asyncio.sleep(0.02)
-
-    asking = asyncio.create_task(ask())
-    try:
-        yield waits
-    finally:
-        asking.cancel()
-        with suppress(asyncio.CancelledError):
-            await asking
-    record("/healthz p50 ms", round(statistics.median(waits), 1))
-    record("/healthz p99 ms", round(sorted(waits)[int(len(waits) * 0.99)], 1))
 
 
 @pytest.mark.parametrize("kind", ENDLESS)

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -19,11 +20,11 @@ import httpx
 import pytest
 
 from app.cli.stack.supervisor import marked
+from tests.attack.bystanders import healthz
 from tests.attack.evil import EVIL_ROLE, HEALTHY_ROLE, MODES, NICENESS, TASK, TENANTS_ROLE
-from tests.attack.test_connections import healthz_ms
 from tests.conditions import until
 from tests.e2e.conftest import DELIBERATE, Stack, own_stack
-from tests.integration.simulator.test_simulator_server import running
+from tests.integration.simulator.server_process import running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -111,11 +112,7 @@ class Neighbour:
 
     async def probe_on(self) -> None:
         port = httpx.URL(self.stack.url).port or 80
-
-        async def probe() -> None:
-            await healthz_ms(port)
-
-        await self._repeat(probe, self.probes, pause_s=0.05)
+        await self._repeat(partial(healthz, port), self.probes, pause_s=0.05)
 
     async def _repeat(self, action: Callable[[], Awaitable[None]], spans: Spans, pause_s: float) -> None:
         while True:

@@ -52,11 +52,11 @@ from app.settings import Settings
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
 from serve_deployments.deployments import Handle, RayAgents
 from tests.components.routes.served import APP, answering
-from tests.conditions import until
+from tests.conditions import server_has_read, until
 from tests.conftest import LOG_KEY, NatsServer
 from tests.integration.archive.conftest import migrated
-from tests.integration.archive.test_projector import projecting
-from tests.integration.coordinator.test_coordinator import Role, accepted, answered, until_done
+from tests.integration.archive.projecting import projecting
+from tests.integration.coordinator.coordinator_replicas import Role, accepted, answered, until_done
 
 PEPPER = "the pepper of an installation under attack"
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -101,7 +101,7 @@ class Attacked:
     async def forge(self, way: str, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
         before = await self.refused()
         await (self.live if way == "live" else self.stored)(subject, data, headers)
-        await self.attacker.flush()
+        await server_has_read(self.attacker)
         await asyncio.sleep(0.02)
         if way == "read anew":
             journal = cast("JetStreamJournal", self.gateway["journal"])

@@ -36,7 +36,7 @@ HOSTILE = [
 ]
 HEADERS = ("X-Request-Id", "Idempotency-Key", "traceparent", "User-Agent", "X-Forwarded-For", "Last-Event-ID")
 READ = ("", "/deliveries", "/events?after=0")
-FIGURES = ("/metrics", "/cluster", "/doctor", "/stats", "/readyz", "/login")
+FIGURES = ("/metrics", "/status", "/stats", "/readyz", "/login")
 # A line of a log may contain none of these: they end lines or control terminals.
 CONTROLS = re.compile(rb"[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]|\xe2\x81[\xa6-\xa9]")
 

@@ -41,6 +41,7 @@ ATOMS = [
     '{"answer":1}', "data: x\n", "data: []\n", "data: {\n", ": x\n",
     "<think>", "</think>", "<think>{}", '{"answer":{"answer":', "\\u", "<|channel|>", "\ud83d", "[[",
     '{"reasoning":"","answer":{},"confidence":1,"x":', '{"A":{"criteria":[{"score":8.5}]},"x":', "answer======", "1.5,",
+    "答案是", "B、", "A或", "选", "１", "万", "C:\\\\a", "\\\\n", "\\\\theta", "\\\\a", "\u0301", "\u3000",
 ]  # fmt: skip
 OPTIONS = tuple(f"option {number}, {'x' * number}" for number in range(64))
 SCORE = Output(kind="score", labels=("A", "B"), criteria=("right", "clear"))

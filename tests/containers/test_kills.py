@@ -1,25 +1,15 @@
 """Each container is killed while councils run: Docker starts it again, and nothing that was accepted is lost."""
 
 import asyncio
-from collections.abc import Callable
 
 import httpx
 import pytest
 
-from tests.containers.docker import Project
+from tests.containers.docker import RESTART_S, Project, until
 from tests.containers.load import Load
-from tests.containers.test_stack import RUNNING
+from tests.containers.services import RUNNING
 
-# A killed Ray starts anew, on two cores in half a minute, and each healthcheck has its interval.
-RESTART_S = 180
 ENDS_AFTER = 4
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for a condition whose check takes a command."""
-    async with asyncio.timeout(RESTART_S):
-        while not await asyncio.to_thread(condition):
-            await asyncio.sleep(0.2)
 
 
 @pytest.mark.parametrize("service", RUNNING)

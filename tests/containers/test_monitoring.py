@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tests.containers.build import NOBODY
-from tests.containers.docker import Project
-from tests.containers.test_kills import until
-from tests.containers.test_stack import STATUS
+from tests.containers.docker import Project, until
+from tests.containers.services import STATUS
 from tests.deploy.monitoring import rules
 
 SAMPLES = "query?query=sum(count_over_time(up[1h]))"

@@ -7,14 +7,9 @@ import pytest
 
 from tests.containers.docker import Project
 from tests.containers.load import council
-from tests.deploy.manifests import compose_services
+from tests.containers.services import ONE_SHOT, RUNNING, STATUS
 
-SERVICES = compose_services()
-ONE_SHOT = ["migration", "streams", "volumes"]
-RUNNING = sorted(set(SERVICES) - set(ONE_SHOT))
 OF_THE_IMAGE = sorted(set(RUNNING) - {"nats"})
-# A line of /proc/1/status each: the user, no capability in any set, no way to gain one, and a seccomp filter.
-STATUS = {"Uid": "10001", "CapEff": "0" * 16, "CapPrm": "0" * 16, "CapBnd": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2"}
 NETWORKS = {"front": False, "log": True, "engines": True}
 CONNECT = """
 import socket
@@ -121,7 +116,7 @@ def admin_key(stack: Project) -> str:
 
 
 async def test_the_gateways_doctor_finds_nothing_but_the_simulator(client: httpx.AsyncClient, admin_key: str) -> None:
-    found = await client.get("/doctor", headers={"Authorization": f"Bearer {admin_key}"})
+    found = await client.get("/status", headers={"Authorization": f"Bearer {admin_key}"})
     assert [finding["code"] for finding in found.raise_for_status().json()["findings"]] == ["simulated"]
 
 

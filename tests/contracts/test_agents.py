@@ -1,11 +1,11 @@
-"""What `ports.Agents` promises, of both adapters: a handle of Ray Serve, and workers that pull from a real NATS."""
+"""What `ports.Agents` promises, of each adapter: Ray Serve's handle, workers of a real NATS, a replica beside it."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, cast
+from typing import cast, get_args
 
 import httpx
 import pytest
@@ -15,20 +15,22 @@ from app.deliberation.calls import Call, StageRequest
 from app.deliberation.errors import FactTooLarge
 from app.deliberation.facts import CallFinished, Cancelled, Completed, Deleted, StageClosed, decode
 from app.deliberation.ports import Agents, AgentsLost
-from app.deliberation.roles import EngineSpec, Role
+from app.deliberation.roles import AgentRunner, EngineSpec, Role
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import PUBLICATIONS, TASKS_STREAM, StreamSettings
 from app.log.streams import apply
 from serve_deployments.agent.agent import AgentReplica
+from serve_deployments.agent.replicas import keep_up
 from serve_deployments.agent.worker import RoleWorker
+from serve_deployments.coordinator.local_agents import LocalAgents
 from serve_deployments.coordinator.task_queue import WorkerAgents, tasks_of
 from serve_deployments.deployments import Handle, RayAgents
 from serve_deployments.engine.client import Engines
 from tests.conditions import until
 from tests.conftest import NatsServer
-from tests.integration.agent.test_agent_replica import ANSWER, ScriptedEngine, call, request, streamed
+from tests.integration.agent.scripted_engine import ANSWER, ScriptedEngine, streamed
+from tests.integration.agent.stage_runs import call, request
 
-Adapter = Literal["ray", "nats"]
 CALLS = (call(1), call(2))
 ENDS: dict[str, Callable[..., Completed | Cancelled | Deleted]] = {
     "ended": Completed,
@@ -85,7 +87,7 @@ async def replica_of(server: NatsServer, engine: ScriptedEngine) -> AsyncGenerat
     await journal.close()
 
 
-@pytest.fixture(params=["ray", "nats"])
+@pytest.fixture(params=get_args(AgentRunner))
 async def under(request: pytest.FixtureRequest, own_nats_server: NatsServer) -> AsyncGenerator[UnderTest]:
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     journal = await JetStreamJournal.connect(own_nats_server.url, name="coordinator")
@@ -99,6 +101,15 @@ async def under(request: pytest.FixtureRequest, own_nats_server: NatsServer) -> 
                 handle.dead = True
 
             yield UnderTest(RayAgents(cast("Handle", handle)), engine, journal, die)
+        elif request.param == "local":
+            running = group.create_task(keep_up(replica))
+
+            async def lose_log() -> None:
+                own_nats_server.kill()
+                assert engine.hold is not None
+                engine.hold.set()
+
+            yield UnderTest(LocalAgents(replica), engine, journal, lose_log)
         else:
             running = group.create_task(RoleWorker(replica).run())
 

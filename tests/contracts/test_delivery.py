@@ -20,9 +20,9 @@ from app.log.journal import JetStreamJournal
 from app.log.stream_settings import CONSUMER, PUBLICATIONS, STREAM, StreamSettings
 from app.log.streams import apply
 from app.log.work_queue import QueueItem, WorkQueue
-from tests.conditions import until
+from tests.conditions import server_has_read, until
 from tests.conftest import NatsServer
-from tests.contracts.test_journal import accepted
+from tests.contracts.journal_facts import accepted
 from tests.crash.client import journal_over
 from tests.crash.server import InMemoryServer
 from tests.story import NOW
@@ -81,7 +81,7 @@ async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 async def waiting(journal: JetStreamJournal) -> tuple[int, int]:
     """The counts of undelivered and of unacknowledged items, after the server has read all that was sent."""
-    await journal.client.flush()
+    await server_has_read(journal.client)
     state: dict[str, Any] = await journal.request(f"$JS.API.CONSUMER.INFO.{STREAM}.{CONSUMER}")
     return state["num_pending"], state["num_ack_pending"]
 

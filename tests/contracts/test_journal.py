@@ -8,8 +8,6 @@ import pytest
 
 from app.deliberation.errors import InvalidToken
 from app.deliberation.facts import (
-    Accepted,
-    CallDelta,
     CancelRequested,
     Completed,
     Deleted,
@@ -19,19 +17,8 @@ from app.deliberation.facts import (
 from app.deliberation.ports import Journal, Record
 from app.log.stream_settings import CONSUMER
 from tests.conditions import until
+from tests.contracts.journal_facts import accepted, delta, every
 from tests.story import NOW, Story
-
-
-def accepted(deliberation_id: str, task: str = "t") -> Accepted:
-    return Story(deliberation_id, 1).accepted(task=task)
-
-
-def delta(deliberation_id: str, offset: int, text: str) -> CallDelta:
-    return Story(deliberation_id).delta("dev-001", offset, text)
-
-
-async def every(journal: Journal, pattern: str, after: int = 0, limit: int | None = None) -> list[Record]:
-    return [record async for record in journal.read(pattern, after, limit=limit)]
 
 
 async def test_first_write_wins_and_the_loser_gets_the_stored_record(any_journal: Journal, fresh_id: str) -> None:
@@ -157,8 +144,8 @@ async def test_a_message_beside_the_log_reaches_all_who_listen_and_is_not_stored
     heard, also_heard = list[bytes](), list[bytes]()
     subject = f"viewers.{uuid4().hex}"
     await any_journal.tell(subject, b"before anybody listens")
-    await any_journal.hear(subject, heard.append)
-    await any_journal.hear(subject, also_heard.append)
+    await any_journal.listen(subject, heard.append)
+    await any_journal.listen(subject, also_heard.append)
     before = await any_journal.state()
     await any_journal.tell(subject, b"now")
     await until(lambda: bool(heard and also_heard))

@@ -14,7 +14,7 @@ from app.log.journal import JetStreamJournal
 from app.log.signature import SIGNATURE_HEADER, LogSigner
 from tests.conditions import until
 from tests.conftest import LOG_KEY, NatsServer
-from tests.contracts.test_journal import accepted, delta, every
+from tests.contracts.journal_facts import accepted, delta, every
 from tests.story import NOW
 
 FORGED_HEADERS: dict[str, dict[str, str]] = {

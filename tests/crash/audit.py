@@ -72,14 +72,17 @@ class Audit:
         self._hold_announcements(state)
 
     def _hold_announcements(self, state: State) -> None:
-        told = self.stack.server.announced.get(f"announced.{TENANT}.{self.deliberation_id}")
+        told = [
+            announced
+            for message in self.stack.server.stream("ORCHESTRATOR_EVENTS").matching("orchestration.>")
+            if (announced := Announcement.model_validate_json(message.data)).task_id == self.deliberation_id
+        ]
         expected = announcement(TENANT, self.ends[0], state) if self.ends else None
-        announced = told and Announcement.model_validate_json(told)
         # A late outcome may have been recorded after the announcement, and changes the costs by agent alone.
-        same = announced and expected and announced.model_copy(update={"results": expected.results}) == expected
-        self.expect(bool(same), f"announced: {told!r}")
+        same = expected and [announced.model_copy(update={"results": expected.results}) for announced in told]
+        self.expect(same == [expected], f"announced: {told!r}")
         stored = self.stack.server.stream("AGENT_RESPONSES").matching(f"agent.response.*.{self.deliberation_id}.*")
-        responses = [each.subject.rpartition(".")[2] for each in stored]
+        responses = [message.subject.rpartition(".")[2] for message in stored]
         recorded = {fact.call_id for fact in self.before_end if isinstance(fact, CallFinished)}
         self.expect(recorded <= set(responses) and len(responses) == len(set(responses)), f"told of {responses}")
 

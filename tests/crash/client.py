@@ -31,6 +31,8 @@ def kind(subject: str) -> str:
         return ".".join(tokens[2:5])
     if subject.startswith(TASKS):
         return ".".join(tokens[:4])
+    if tokens[0] == "inputs":
+        return f"inputs.{tokens[3]}"
     return (
         ".".join(tokens[:1] + tokens[3:]) if tokens[0] == "deliberations" else subject.partition("_INBOX")[0] or "inbox"
     )

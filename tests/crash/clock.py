@@ -11,12 +11,13 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
 from logging import CRITICAL
 from types import ModuleType, SimpleNamespace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from unittest.mock import patch
 
 import structlog
 import tenacity
 
+_Result = TypeVar("_Result")
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -49,6 +50,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def now(self) -> datetime:
         return EPOCH + timedelta(seconds=self.now_s)
 
+    def run_in_executor(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, executor: object, func: Callable[..., _Result], *args: Any
+    ) -> asyncio.Future[_Result]:
+        """Runs at once what a thread would do: real time passes in a thread, and virtual time would run ahead of it."""
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
 
 def _datetime_of(now: Callable[[], datetime]) -> type[datetime]:
     class Virtual(datetime):
@@ -62,12 +74,13 @@ def _datetime_of(now: Callable[[], datetime]) -> type[datetime]:
 
 @cache
 def _reading_clocks() -> list[ModuleType]:
-    return [tenacity, *(module for name, module in sys.modules.items() if name.startswith("serve_deployments."))]
+    read = ("serve_deployments.", "app.log.announced_ends", "app.log.erasure")
+    return [tenacity, *(module for name, module in sys.modules.items() if name.startswith(read))]
 
 
 @contextmanager
 def virtual_time(seed: int = 0) -> Generator[VirtualLoop]:
-    """A loop of its own; the coordinator, agents, engines' clients and retries use its time.
+    """A loop of its own; the coordinator, agents, engines' clients, announcements and retries use its time.
 
     The jitter of retries is drawn from `seed`, and nothing is logged.
     """

@@ -110,7 +110,8 @@ class Consumer:
             self._wait(sequence, self._ack_wait_s)
         elif word.startswith(b"-NAK"):
             self._unqueue(sequence)
-            self._wait(sequence, json.loads(word[5:])["delay"] * _NANOSECOND)
+            delay_ns = 0 if word == b"-NAK" else json.loads(word[5:])["delay"]
+            self._wait(sequence, delay_ns * _NANOSECOND)
         else:
             raise AssertionError(f"unknown word {word!r}")
 

@@ -25,10 +25,12 @@ class Asked:
     """A request of a process by its name, `<deliberation>.<call>`.
 
     `recorded`: the call's outcome stood in the log when it reached the engine; `ended`: the deliberation's end did.
+    `prompt` is its last message.
     """
 
     name: str
     process: Process
+    prompt: str = ""
     at_s: float = 0.0
     recorded: bool = False
     ended: bool = False
@@ -99,7 +101,7 @@ class EngineTransport(httpx.AsyncBaseTransport):
             await self._process.step("engine models", nothing)
             return httpx.Response(200, json={"data": [{"id": "scripted"}]})
         name = request.headers["X-Call-Id"]
-        asked = Asked(name, self._process)
+        asked = Asked(name, self._process, json.loads(await request.aread())["messages"][-1]["content"])
         try:
             await self._process.step("engine request", lambda: self._engine.begin(asked))
             await asyncio.sleep(FIRST_S + SPREAD_S * (crc32(asked.call_id.encode()) % 100) / 100)

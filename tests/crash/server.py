@@ -16,7 +16,9 @@ from nats.aio.msg import Msg
 
 from app.deliberation.calls import StageRequest
 from app.log.stream_settings import (
+    ANNOUNCEMENTS_STREAM,
     CONSUMER,
+    INPUTS_STREAM,
     STREAM,
     TASKS,
     TASKS_STREAM,
@@ -28,7 +30,14 @@ from tests.crash.consumer import Consumer, Pull
 from tests.crash.stream import Headers, Stored, Stream
 from tests.fakes import subject_matches
 
-STREAMS = {"agent.response": "AGENT_RESPONSES", TASKS: TASKS_STREAM, "deliberations": STREAM, "keys": "KEYS"}
+STREAMS = {
+    "agent.response": "AGENT_RESPONSES",
+    "orchestration": ANNOUNCEMENTS_STREAM,
+    TASKS: TASKS_STREAM,
+    "deliberations": STREAM,
+    "keys": "KEYS",
+    "inputs": INPUTS_STREAM,
+}
 # The consumers with the stream and the subjects of each: coordinators, and the workers of the only role.
 QUEUES = {
     CONSUMER: (STREAM, "deliberations.*.*.accepted"),
@@ -69,13 +78,11 @@ class InMemoryServer:
     `fates` are those of requests and acknowledgements on matching subjects; each is used once, in order. `deaths` and
     `returns` are called when the server dies and restarts. `acknowledged_early` are queue items that were acknowledged
     before their end was in the log; `erased_early` are calls whose task was removed before they were recorded. `now`
-    tells the time for tasks whose deadline is over.
+    tells the time of messages, and for tasks whose deadline is over.
     """
 
     ack_wait_s: float = StreamSettings().ack_wait_s
     up: bool = True
-    announced: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    batches: dict[str, str] = field(default_factory=dict[str, str])
     fates: list[tuple[str, Fate]] = field(default_factory=list[tuple[str, Fate]])
     interests: list[Interest] = field(default_factory=list[Interest])
     deaths: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
@@ -89,7 +96,8 @@ class InMemoryServer:
             name: Consumer(self.ack_wait_s, partial(self._deliver, name), self._status) for name in QUEUES
         }
         self.consumer = self.consumers[CONSUMER]
-        self._streams = {name: Stream(name) for name in STREAMS.values()}
+        self._streams = {name: Stream(name, lambda: self.now()) for name in STREAMS.values()}
+        self._streams[INPUTS_STREAM].one_per_subject = True
         self.log = self._streams[STREAM]
 
     def stream(self, name: str) -> Stream:
@@ -102,7 +110,6 @@ class InMemoryServer:
     def kill(self) -> None:
         if self.up:
             self.up = False
-            self.batches.clear()
             for call in list(self.deaths):
                 call()
             for consumer in self.consumers.values():
@@ -136,8 +143,6 @@ class InMemoryServer:
         stream = next((name for prefix, name in STREAMS.items() if subject.startswith(f"{prefix}.")), None)
         if stream is not None:
             return self._append(self._streams[stream], subject, data, headers)
-        if subject.startswith("orchestration."):
-            return self._announce(self.batches.pop(headers["Nats-Batch-Id"], None), data)
         if not subject.startswith(API):
             return None
         match subject.removeprefix(API).split("."):
@@ -150,8 +155,6 @@ class InMemoryServer:
             case ["STREAM", "PURGE", name]:
                 stream = self._streams.get(name)
                 return stream.purge(json.loads(data)["filter"]) if stream else {"success": True, "purged": 0}
-            case ["STREAM", "INFO", "ORCHESTRATOR_EVENTS"]:
-                return {"config": {"name": "ORCHESTRATOR_EVENTS"}}
             case ["STREAM", "INFO", name] if name in self._streams:
                 return self._streams[name].info()
             case ["CONSUMER", "INFO", _, name] if name in self.consumers:
@@ -159,17 +162,7 @@ class InMemoryServer:
             case _:
                 return {"error": {"code": 404, "err_code": 10_059, "description": "not found"}}
 
-    def _announce(self, mark: str | None, data: bytes) -> dict[str, Any]:
-        if mark is None:
-            return {"error": {"code": 400, "err_code": 10_176, "description": "batch publish ID unknown"}}
-        if mark in self.announced:
-            return {"error": {"code": 400, "err_code": 10_071, "description": "wrong last sequence: 1"}}
-        self.announced[mark] = data
-        return {"stream": "ORCHESTRATOR_EVENTS", "seq": 2 * len(self.announced), "count": 2}
-
     def publish(self, subject: str, data: bytes, headers: Headers, reply: str) -> None:
-        if subject.startswith("announced."):
-            self.batches[headers["Nats-Batch-Id"]] = subject
         if subject.startswith(ACK):
             self._acknowledged(subject.split(".")[3], int(subject.split(".")[5]), data)
         elif subject.startswith(NEXT):

@@ -5,7 +5,8 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, cast
+from pathlib import Path
+from typing import Any, cast
 from unittest.mock import patch
 
 import httpx
@@ -14,7 +15,7 @@ from ray.exceptions import ActorDiedError, RayError
 from app.deliberation.calls import Call, StageRequest
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Event, decode
-from app.deliberation.roles import EngineSpec, Role
+from app.deliberation.roles import AgentRunner, EngineSpec, Role
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import PUBLICATIONS
 from app.main import lifespan_of
@@ -22,9 +23,11 @@ from app.process_settings import read_roles
 from app.settings import Settings
 from serve_deployments.agent.agent import APPEND_TIMEOUT_S as AGENT_TIMEOUT_S
 from serve_deployments.agent.agent import AgentReplica
+from serve_deployments.agent.replicas import keep_up
 from serve_deployments.agent.worker import RoleWorker
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
 from serve_deployments.coordinator.fact_store import APPEND_TIMEOUT_S
+from serve_deployments.coordinator.local_agents import LocalAgents
 from serve_deployments.coordinator.task_queue import worker_agents
 from serve_deployments.deployments import Handle, RayAgents
 from serve_deployments.engine.client import Engines
@@ -40,9 +43,10 @@ _roles = cache(read_roles)
 SETTINGS = Settings()
 RESTART_S = 0.5
 RETRY_S = 0.3
+DRAIN_S = 5.0
 TENANT = "default"
-
-AgentsOver = Literal["ray", "nats"]
+# The sweep of a directory that exists starts a child, which no simulated process can wait for.
+_MISSING = Path("/nonexistent/workspaces")
 
 
 class _Response:
@@ -75,7 +79,14 @@ class _Replica(AgentReplica):
     def __init__(self, engine: Engine, engines: Engines, journal: JetStreamJournal) -> None:
         role = Role(persona="You test.")
         super().__init__(
-            "DEV", role, engines, journal, stream_deltas=True, publications=PUBLICATIONS, engine_away_timeout_s=30
+            "DEV",
+            role,
+            engines,
+            journal,
+            stream_deltas=True,
+            publications=PUBLICATIONS,
+            engine_away_timeout_s=30,
+            workspace_dir=_MISSING,
         )
         self._engine = engine
 
@@ -139,7 +150,7 @@ class Stack:
     points: Points
     answer: Callable[[Call], str]
     coordinators: int = 1
-    agents: AgentsOver = "ray"
+    agents: AgentRunner = "ray"
     server: InMemoryServer = field(default_factory=InMemoryServer)
     services: list[Service] = field(default_factory=list[Service])
     _clients: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
@@ -152,7 +163,8 @@ class Stack:
         self.agent = Service("agent", self.points, self._serve_agent)
         names = ["coordinator", "coordinator2"][: self.coordinators]
         self.coordinator, *self.others = [Service(name, self.points, self._serve_coordinator) for name in names]
-        self.services = [self.gateway, self.agent, self.coordinator, *self.others]
+        agents = [] if self.agents == "local" else [self.agent]
+        self.services = [self.gateway, *agents, self.coordinator, *self.others]
 
     def start(self) -> None:
         for service in self.services:
@@ -205,11 +217,14 @@ class Stack:
             ready(client)
             await asyncio.Event().wait()
 
+    async def _replica(self, process: Process, journal: JetStreamJournal) -> _Replica:
+        engines = Engines([EngineSpec(url="http://engine")], transport=EngineTransport(self.engine, process))
+        await engines.probe()
+        return _Replica(self.engine, engines, journal)
+
     async def _serve_agent(self, process: Process, ready: Callable[[Any], None]) -> None:
         journal = await self._journal(process, AGENT_TIMEOUT_S)
-        engines = Engines([EngineSpec(url="http://engine")], transport=EngineTransport(self.engine, process))
-        replica = _Replica(self.engine, engines, journal)
-        await engines.probe()
+        replica = await self._replica(process, journal)
         if self.agents == "nats":
             ready(replica)
             await RoleWorker(replica).run()
@@ -218,12 +233,29 @@ class Stack:
         await replica.keep()
 
     async def _serve_coordinator(self, process: Process, ready: Callable[[Any], None]) -> None:
+        if self.agents == "local":
+            return await self._serve_with_agents(process, ready)
         journal = await self._journal(process, APPEND_TIMEOUT_S)
         over_ray = RayAgents(cast("Handle", RoleHandle(self, process)))
         agents = {"DEV": over_ray} if self.agents == "ray" else worker_agents(journal, ["DEV"])
         replica = CoordinatorReplica(journal, agents, slots=10, publications=PUBLICATIONS)
         ready(replica)
         await replica.serve(asyncio.Event())
+
+    async def _serve_with_agents(self, process: Process, ready: Callable[[Any], None]) -> None:
+        """As `serve_deployments.coordinator.__main__` does, with a cancellation in place of the signal."""
+        journal = await self._journal(process, AGENT_TIMEOUT_S)
+        agents = await self._replica(process, journal)
+        coordinator = CoordinatorReplica(journal, {"DEV": LocalAgents(agents)}, slots=10, publications=PUBLICATIONS)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(keep_up(agents))
+            group.create_task(coordinator.serve(asyncio.Event()))
+            ready(coordinator)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await coordinator.pause()
+                await agents.finish(DRAIN_S)
 
     async def request(self, method: str, path: str, **options: Any) -> httpx.Response | None:
         if not self.gateway.ready:

@@ -2,13 +2,14 @@
 
 import asyncio
 import base64
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
+from app.log.stream_settings import DUPLICATE_WINDOW_S
 from tests.fakes import subject_matches
 
-# How long the server remembers the ids of messages.
-DUPLICATES_S = 120.0
 CREATED = "2026-01-01T00:00:00Z"
 
 Headers = dict[str, str]
@@ -19,11 +20,14 @@ class Stored:
     subject: str
     sequence: int
     data: bytes
+    at: datetime
 
 
 @dataclass
 class Stream:
     name: str
+    now: Callable[[], datetime]
+    one_per_subject: bool = False
     stored: list[Stored] = field(default_factory=list[Stored])
     last: dict[str, Stored] = field(default_factory=dict[str, Stored])
     removed: set[int] = field(default_factory=set[int])
@@ -32,15 +36,17 @@ class Stream:
     def append(self, subject: str, data: bytes, headers: Headers) -> Stored | dict[str, Any]:
         now_s, id = asyncio.get_running_loop().time(), headers.get("Nats-Msg-Id", "")
         at_s, sequence = self.ids.get(id, (float("-inf"), 0))
-        if now_s - at_s < DUPLICATES_S:
+        if now_s - at_s < DUPLICATE_WINDOW_S:
             return {"stream": self.name, "seq": sequence, "duplicate": True}
         standing = self._last(headers.get("Nats-Expected-Last-Subject-Sequence-Subject", subject))
         expected = headers.get("Nats-Expected-Last-Subject-Sequence")
-        found = standing.sequence if standing else 0
-        if expected is not None and int(expected) != found:
-            return {"error": {"code": 400, "err_code": 10_071, "description": f"wrong last sequence: {found}"}}
-        message = Stored(subject, len(self.stored) + 1, data)
+        last = standing.sequence if standing else 0
+        if expected is not None and int(expected) != last:
+            return {"error": {"code": 400, "err_code": 10_071, "description": f"wrong last sequence: {last}"}}
+        message = Stored(subject, len(self.stored) + 1, data, self.now())
         self.stored.append(message)
+        if self.one_per_subject and subject in self.last:
+            self.removed.add(self.last[subject].sequence)
         self.last[subject] = message
         if id:
             self.ids[id] = (now_s, message.sequence)
@@ -52,13 +58,15 @@ class Stream:
 
     def message(self, query: dict[str, Any]) -> dict[str, Any]:
         if "last_by_subj" in query:
-            found = self._last(query["last_by_subj"])
+            message = self._last(query["last_by_subj"])
         else:
-            found = next(iter(self.matching(query["next_by_subj"], query["seq"] - 1)), None)
-        if found is None:
+            since = datetime.fromisoformat(query.get("start_time", CREATED))
+            rest = self.matching(query["next_by_subj"], query.get("seq", 1) - 1)
+            message = next((candidate for candidate in rest if candidate.at >= since), None)
+        if message is None:
             return {"error": {"code": 404, "err_code": 10_037, "description": "no message found"}}
-        data = base64.b64encode(found.data).decode()
-        return {"message": {"subject": found.subject, "seq": found.sequence, "data": data}}
+        data = base64.b64encode(message.data).decode()
+        return {"message": {"subject": message.subject, "seq": message.sequence, "data": data}}
 
     def _last(self, pattern: str) -> Stored | None:
         if pattern in self.last:

@@ -4,8 +4,8 @@ All three run in one process over an in-memory nats-server and a scripted engine
 routes and the HTTP client of engines between them are real. Every publish, request, subscription, acknowledgement,
 request to an engine, piece of its answer, handle call and heard message is a numbered step (tests/crash/points.py). A
 process dies before a step's effect, or after it and before its answer; from then on it has no effect. A new one starts
-half a second later. Without Ray the agent is a worker that pulls tasks, which has steps of its own; of these runs
-CRASH_POINTS=all makes every one.
+half a second later. Without Ray the agent is a worker that pulls tasks, which has steps of its own, or lives and dies
+with its coordinator; of these runs CRASH_POINTS=all makes every one.
 
 tests/e2e shows that Ray and the supervisor notice dead processes and restart them. Nothing here loses data on a disk:
 this server keeps everything that it has acknowledged. A process dies only at its steps: between them it has no
@@ -16,20 +16,20 @@ import os
 import random
 from collections.abc import Sequence
 from functools import cache
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import pytest
 
 from app.deliberation.facts import Cancelled, Completed, Resumed, StageOpened
+from app.deliberation.roles import AgentRunner
 from app.log.stream_settings import StreamSettings
 from tests.crash.runs import Hang, Kill, Ran, Script, Side, Victim
-from tests.crash.stack import AgentsOver
 
 _Item = TypeVar("_Item")
 
 STRATEGIES = ("council", "vote")
 # Without Ray every n-th run is made: coordinators, gateways and replicas are the same code over both.
-OVER_NATS_EVERY = {"vote": 3, "council": 12}
+WITHOUT_RAY_EVERY = {"vote": 3, "council": 12}
 ALL = os.environ.get("CRASH_POINTS") == "all"
 DOUBLE_KILLS = 300 if ALL else 150
 # After the first kill step numbers differ between runs; the second kill falls within the recovery.
@@ -44,18 +44,18 @@ HANGS_S = {"vote": (0.2, 0.8, 1.5), "council": (1.1,)}
 
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
-both_agents = pytest.mark.parametrize("agents", ["ray", "nats"])
+every_runner = pytest.mark.parametrize("agents", get_args(AgentRunner))
 
 
 @cache
-def undisturbed(strategy: str, agents: AgentsOver = "ray") -> Ran:
+def undisturbed(strategy: str, agents: AgentRunner = "ray") -> Ran:
     ran = Script(strategy, agents=agents).run()
     assert ran.audit.faults == [] and ran.verdict is not None
     return ran
 
 
-def sampled(runs: Sequence[_Item], strategy: str, agents: AgentsOver) -> Sequence[_Item]:
-    return runs if ALL or agents == "ray" else runs[:: OVER_NATS_EVERY[strategy]]
+def sampled(runs: Sequence[_Item], strategy: str, agents: AgentRunner) -> Sequence[_Item]:
+    return runs if ALL or agents == "ray" else runs[:: WITHOUT_RAY_EVERY[strategy]]
 
 
 def faults_of(ran: Ran, strategy: str, *, stopped: bool = False) -> list[str]:
@@ -93,6 +93,13 @@ def test_a_run_reaches_steps_of_every_process() -> None:
         ("agent", "publish ack"),
     }
     assert not {("coordinator", "ask the agent"), ("agent", "stage end")} & reached
+    reached = {(point.process, point.step) for point in undisturbed("council", "local").reached}
+    assert reached >= {
+        ("coordinator", "engine request"),
+        ("coordinator", "request deliberations.call.s1-dev-001.finished"),
+        ("coordinator", "request deliberations.end"),
+    }
+    assert {process for process, _ in reached} == {"gateway", "coordinator"}
 
 
 def test_coordinators_killed_at_the_deadline_leave_the_same_verdict_to_their_successor() -> None:
@@ -120,8 +127,8 @@ def test_coordinators_killed_at_the_deadline_leave_the_same_verdict_to_their_suc
 
 @pytest.mark.parametrize("victim", ["process", "machine"])
 @every_strategy
-@both_agents
-def test_a_kill_at_any_step_changes_neither_end_nor_verdict(strategy: str, victim: Victim, agents: AgentsOver) -> None:
+@every_runner
+def test_a_kill_at_any_step_changes_neither_end_nor_verdict(strategy: str, victim: Victim, agents: AgentRunner) -> None:
     faults: list[str] = []
     for point in sampled(undisturbed(strategy, agents).reached, strategy, agents):
         sides: tuple[Side, ...] = ("before", "after") if point.effective else ("before",)
@@ -135,9 +142,9 @@ def test_a_kill_at_any_step_changes_neither_end_nor_verdict(strategy: str, victi
 
 
 @every_strategy
-@both_agents
+@every_runner
 def test_a_coordinator_that_wakes_up_does_not_disturb_its_successor(
-    strategy: str, agents: AgentsOver, monkeypatch: pytest.MonkeyPatch
+    strategy: str, agents: AgentRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Lookups of late requests would hide faults of the other guards.
     monkeypatch.setattr("serve_deployments.agent.outcome_check.ABSENT_FOR_S", 3_600.0)
@@ -153,8 +160,8 @@ def test_a_coordinator_that_wakes_up_does_not_disturb_its_successor(
 
 
 @every_strategy
-@both_agents
-def test_a_coordinator_replaced_at_any_step_hands_over_at_once(strategy: str, agents: AgentsOver) -> None:
+@every_runner
+def test_a_coordinator_replaced_at_any_step_hands_over_at_once(strategy: str, agents: AgentRunner) -> None:
     faults: list[str] = []
     points = undisturbed(strategy, agents).reached[:: REPLACED_EVERY[strategy]]
     for point in sampled(points, strategy, agents):
@@ -168,8 +175,8 @@ def test_a_coordinator_replaced_at_any_step_hands_over_at_once(strategy: str, ag
     assert faults == []
 
 
-@both_agents
-def test_a_kill_during_a_hand_over_is_like_any_other_kill(agents: AgentsOver) -> None:
+@every_runner
+def test_a_kill_during_a_hand_over_is_like_any_other_kill(agents: AgentRunner) -> None:
     faults: list[str] = []
     coordinators = [point.number for point in undisturbed("vote", agents).reached if point.process == "coordinator"]
     for number in sampled(coordinators[::3], "vote", agents):
@@ -181,8 +188,8 @@ def test_a_kill_during_a_hand_over_is_like_any_other_kill(agents: AgentsOver) ->
 
 
 @every_strategy
-@both_agents
-def test_a_cancel_at_any_step_leads_to_one_end_and_stops_every_call(strategy: str, agents: AgentsOver) -> None:
+@every_runner
+def test_a_cancel_at_any_step_leads_to_one_end_and_stops_every_call(strategy: str, agents: AgentRunner) -> None:
     faults: list[str] = []
     for point in sampled(undisturbed(strategy, agents).reached, strategy, agents):
         ran = Script(strategy, cancel_at=point.number, agents=agents).run()
@@ -190,8 +197,8 @@ def test_a_cancel_at_any_step_leads_to_one_end_and_stops_every_call(strategy: st
     assert faults == []
 
 
-@both_agents
-def test_two_kills_and_a_cancel_at_any_steps_leave_one_correct_end(agents: AgentsOver) -> None:
+@every_runner
+def test_two_kills_and_a_cancel_at_any_steps_leave_one_correct_end(agents: AgentRunner) -> None:
     faults: list[str] = []
     for seed in sampled(range(DOUBLE_KILLS), "council", agents):
         chance = random.Random(seed)

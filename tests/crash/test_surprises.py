@@ -11,7 +11,7 @@ import pytest
 from app.deliberation.facts import Cancelled, Completed, Failed, Resumed, StageClosed, StageOpened, encode
 from app.deliberation.ports import Appended
 from app.log.connection import REQUEST_TIMEOUT_S
-from tests.contracts.test_journal import accepted
+from tests.contracts.journal_facts import accepted
 from tests.crash.audit import CUT_WITHIN_S, Audit
 from tests.crash.client import journal_over
 from tests.crash.clock import virtual_time

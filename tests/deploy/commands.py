@@ -14,7 +14,6 @@ MODULES = {
     "app.main",
     "app.webhooks",
     "app.archive",
-    "app.planning",
     "serve_deployments.application",
     "serve_deployments.coordinator",
 }

@@ -173,7 +173,7 @@ def test_every_file_volume_and_network_exists() -> None:
 def test_every_part_that_writes_or_reads_facts_has_the_log_key() -> None:
     compose = document("compose.yaml")
     keyed = {name for name, service in SERVICES.items() if "LOG_KEY_FILE" in service.get("environment", {})}
-    assert keyed == {"gateway", "ray", "webhooks", "archive", "planning"}
+    assert keyed == {"gateway", "ray", "webhooks", "archive"}
     assert keyed == {name for name, service in SERVICES.items() if "secrets" in service}
     assert list(compose["secrets"]) == ["log_key"] and "LOG_KEY_FILE:?" in compose["secrets"]["log_key"]["file"]
     for name in keyed:

@@ -154,7 +154,6 @@ def test_passwords_come_only_from_the_secret(variants: dict[str, list[Document]]
         "Deployment/gateway": "gateway",
         "Deployment/webhooks": "webhooks",
         "Deployment/archive": "archive",
-        "Deployment/planning": "planning",
         "Job/streams": "streams",
         "RayService/agents head": "agents",
         "RayService/agents agents": "agents",

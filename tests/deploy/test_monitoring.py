@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from tests.deploy.exposed_metrics import exposed
 from tests.deploy.manifests import ROOT
 from tests.deploy.monitoring import MONITORING, RULES, dashboard_expressions, metrics_in, program, rules
-from tests.deploy.test_operations import exposed
 
 ALERTS, RECORDS = rules("alert"), rules("record")
 # `up` is Prometheus' own.
@@ -107,6 +107,9 @@ CAUSES = {
             'tool_server_away{role="QA",replica="s",server="shelf"}': (0, 0),
         },
         {"role": "QA", "server": "shelf"},
+    ),
+    "WorkspaceRemovalsFail": Cause(
+        {'workspace_removals_failed_total{role="QA",replica="r"}': (1, 0)}, {"role": "QA", "replica": "r"}
     ),
     "WebhookSenderMissing": Cause({"webhook_senders": (0, 1)}),
     "WebhooksLag": Cause(

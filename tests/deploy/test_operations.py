@@ -1,28 +1,15 @@
 import re
 
-from app.admission.backlog import Backlog
-from app.admission.spends import DailySpends, SpendLimits
-from app.catalog.index import Catalog
-from app.observability.metrics import Metrics
-from app.routes.connections import ConnectionTable
-from app.routes.dependencies import SystemClock
 from app.settings import Settings
 from app.webhooks.sender.sender_process import SenderSettings
 from tests.deploy import wiring
+from tests.deploy.exposed_metrics import exposed
 from tests.deploy.manifests import ROOT
 
 RUNBOOK = (ROOT / "docs/operations.md").read_text()
 # Words in capitals that are not variables of this product.
 METRIC_ENDINGS = "total|seconds|bytes|lag|unacknowledged|circuit|viewers|active|reachable"
 WORDS = {"REGISTRY", "USER", "PASSWORD", "STREAM", "DIRECTORY", "DELIBERATIONS"}
-
-
-def exposed() -> set[str]:
-    catalog = Catalog(SystemClock(), Backlog(SystemClock(), 1, {}), retention_s=60)
-    limits = SpendLimits("EUR", None, {})
-    metrics = Metrics(catalog, {}, ConnectionTable(1, 1), dict, spends=DailySpends(SystemClock(), limits))
-    text = metrics.exposition(senders=(), projectors=(), planners=()).decode()
-    return set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
 
 
 def variables_in(text: str) -> set[str]:

@@ -1,18 +1,13 @@
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from deploy.release import build_image, refusals
+from tests.deploy.git_commands import git
 from tests.deploy.manifests import ROOT, project
 
 DATED = "# Changelog\n\n## [0.1.0] - 2026-01-02\n"
-SETTINGS = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-
-
-def git(root: Path, *arguments: str) -> None:
-    subprocess.run(["git", *SETTINGS, *arguments], cwd=root, check=True, capture_output=True)
 
 
 @pytest.fixture

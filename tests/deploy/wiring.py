@@ -11,13 +11,12 @@ from pydantic_settings import BaseSettings
 
 from app.archive.process import ArchiveSettings
 from app.cli.admin.streams import streams_cli
-from app.planning.consumer_process import PlanningSettings
 from app.settings import Settings
 from app.webhooks.sender.sender_process import SenderSettings
 from tests.components.docs.tables import deployer_variables, trace_variables
 from tests.deploy.manifests import IMAGE, Document, Pod, containers, name_of, of_kind, pods, project
 
-USERS = ("GATEWAY", "AGENTS", "STREAMS", "KEYS", "WEBHOOKS", "ARCHIVE", "PLANNING", "PLANNER", "CONTEXT", "WORKER")
+USERS = ("GATEWAY", "AGENTS", "STREAMS", "KEYS", "WEBHOOKS", "ARCHIVE", "PLANNER", "CONTEXT", "WORKER")
 # Variables that third-party programs read.
 FOREIGN_VARIABLES = {
     "nats": {"POD_NAME", "GOMEMLIMIT", *(f"{user}_PASSWORD" for user in USERS)},
@@ -80,7 +79,6 @@ def part_of(container: Document) -> str:
         "gateway": "app.main",
         "webhooks": "app.webhooks",
         "archive": "app.archive",
-        "planning": "app.planning",
         "worker": "deliberate worker",
         "coordinator": "serve_deployments.coordinator",
         "migration": "archive migrate",
@@ -98,7 +96,6 @@ def known_variables(part: str) -> set[str]:
         "gateway": lambda: settings_variables(Settings),
         "webhooks": lambda: settings_variables(SenderSettings),
         "archive": lambda: settings_variables(ArchiveSettings),
-        "planning": lambda: settings_variables(PlanningSettings),
         "migration": lambda: {"DATABASE_URL"},
         "streams": streams_variables,
         "simulator": set[str],

@@ -1,4 +1,5 @@
 import asyncio
+import base64
 import json
 import os
 import signal
@@ -152,7 +153,6 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Po
     with pytest.MonkeyPatch.context() as patched:
         # Work of a story asks a context service; only its own tests run one.
         patched.setenv("CONTEXT", "true")
-        patched.setenv("PUBLISH", "announcements")
         process, ready = start_up(data_dir)
     yield process, data_dir, ready
     if process.poll() is None:
@@ -164,6 +164,20 @@ async def stored(journal: JetStreamJournal, stream: str, subjects: str) -> dict[
     asked = f'{{"subjects_filter": "{subjects}"}}'.encode()
     found = await journal.request(f"$JS.API.STREAM.INFO.{stream}", asked)
     return found["state"].get("subjects", {})
+
+
+async def announcements_of(journal: JetStreamJournal, deliberation_id: str) -> list[str]:
+    """The statuses of the announcements of a deliberation."""
+    statuses, sequence = list[str](), 0
+    while True:
+        query = json.dumps({"seq": sequence + 1, "next_by_subj": "orchestration.>"}).encode()
+        reply = await journal.request("$JS.API.STREAM.MSG.GET.ORCHESTRATOR_EVENTS", query)
+        if "error" in reply:
+            return statuses
+        sequence = reply["message"]["seq"]
+        announced = json.loads(base64.b64decode(reply["message"]["data"]))
+        if announced["deliberation_id"] == deliberation_id:
+            statuses.append(announced["status"])
 
 
 async def printed_by(page: str, stack: Stack, place: Path) -> str:

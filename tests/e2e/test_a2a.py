@@ -23,9 +23,10 @@ from a2a.types import (
 from a2a.utils.errors import InvalidParamsError, TaskNotCancelableError, TaskNotFoundError
 from google.protobuf.json_format import MessageToDict, ParseDict
 
+from app.api.request_body import BODY_BYTES_MAX
 from tests.components.webhooks.receiving import receiving
 from tests.e2e.conftest import FAST, SLOW, TASK, Stack, printed_by
-from tests.e2e.test_webhooks import all_delivered, secret_of
+from tests.e2e.deliveries import all_delivered, secret_of
 
 pytestmark = pytest.mark.e2e
 
@@ -148,7 +149,7 @@ async def test_refusals_raise_the_clients_own_errors(stack: Stack, http: httpx.A
     with pytest.raises(InvalidParamsError, match=r"metadata\.num_agent: .*num_agents"):
         await only(client.send_message(sending({"num_agent": 2})))
     with pytest.raises(A2AClientError, match="413"):
-        await only(client.send_message(sending(parts=[{"text": "x" * 300_000}])))
+        await only(client.send_message(sending(parts=[{"text": "x" * BODY_BYTES_MAX}])))
     card = await client.get_extended_agent_card(GetExtendedAgentCardRequest())
     assert {"council", "council/DEV"} <= {skill.id for skill in card.skills}
 

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.components.facades.test_ag_ui_routes import given, props
-from tests.components.facades.test_ag_ui_writer import OFFICIAL, Events, client_of
+from tests.components.facades.ag_ui_client import OFFICIAL, Events, client_of
+from tests.components.facades.ag_ui_inputs import props, run_input
 from tests.e2e.conftest import SLOW, TASK, Stack
 
 pytestmark = pytest.mark.e2e
@@ -36,7 +36,7 @@ def id_of(found: Events) -> str:
 
 async def test_one_seed_gives_the_verdict_and_the_bill_of_rest(stack: Stack) -> None:
     rest = await stack.until(await stack.submit(seed=11), status="completed")
-    found = await events(stack, "/ag-ui", given(run="seeded", messages=SAID, props=props(seed=11)))
+    found = await events(stack, "/ag-ui", run_input(run="seeded", messages=SAID, props=props(seed=11)))
     assert client_of(found).messages[f"{id_of(found)}.verdict.0"]["content"] == rest["verdict"]["content"]
     (spent,) = found[-1]["usage"]
     billed = (spent["inputTokens"], spent["outputTokens"])
@@ -45,23 +45,23 @@ async def test_one_seed_gives_the_verdict_and_the_bill_of_rest(stack: Stack) -> 
 
 async def test_a_client_that_leaves_cancels_the_run(stack: Stack) -> None:
     await stack.script(**{**SLOW, "duration_ms": 15_000})
-    found = await events(stack, "/ag-ui", given(run="left", messages=SAID), until="TEXT_MESSAGE_CONTENT")
+    found = await events(stack, "/ag-ui", run_input(run="left", messages=SAID), until="TEXT_MESSAGE_CONTENT")
     read = await stack.until(id_of(found), status="cancelled")
     assert read["cancellation"]["by"] == "disconnect"
-    again = await events(stack, "/ag-ui/connect", given(run="left"))
+    again = await events(stack, "/ag-ui/connect", run_input(run="left"))
     assert client_of(again).open == set() and again[-1]["outcome"] == {"type": "cancelled"}
 
 
 async def test_a_run_is_joined_mid_text_after_the_gateways_sigkill(stack: Stack) -> None:
     await stack.script(**{**SLOW, "duration_ms": 2_000})
-    body, found, pid = given(run="killed", messages=SAID, props=props(background=True)), Events(), None
+    body, found, pid = run_input(run="killed", messages=SAID, props=props(background=True)), Events(), None
     with suppress(httpx.TransportError):
         await events(stack, "/ag-ui", body, "TEXT_MESSAGE_CONTENT", found)
         pid = stack.child("gateway")["pid"]
         os.kill(pid, signal.SIGKILL)
     await stack.until_ready()
     assert pid is not None and stack.child("gateway")["pid"] != pid
-    joined = await events(stack, "/ag-ui/connect", given(run="killed"))
+    joined = await events(stack, "/ag-ui/connect", run_input(run="killed"))
     client, read = client_of(joined), await stack.read(id_of(found))
     assert [event["type"] for event in joined[:2]] == ["RUN_STARTED", "MESSAGES_SNAPSHOT"]
     assert joined[-1]["outcome"] == {"type": "success"} and client.open == set()

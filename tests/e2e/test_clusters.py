@@ -84,7 +84,6 @@ async def test_a_killed_cluster_loses_nothing_and_no_deliberation_ends_twice(
     own_nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLUSTERS", ",".join(CLUSTERS))
-    monkeypatch.setenv("PUBLISH", "announcements")
     url, ended = own_nats_server.url, set[str]()
 
     def take(record: Record) -> None:

@@ -17,7 +17,7 @@ from app.cli.stack.supervisor import marked
 from app.log.connection import server_url
 from tests.e2e.conftest import FAST, TASK, Stack
 from tests.integration.cli.children import listeners
-from tests.integration.log.test_nats_rights import FORBIDDEN_TO_PUBLISH, FORBIDDEN_TO_SUBSCRIBE, pairs, violations
+from tests.integration.log.forbidden_subjects import FORBIDDEN_TO_PUBLISH, FORBIDDEN_TO_SUBSCRIBE, pairs, violations
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
@@ -158,9 +158,9 @@ async def test_no_secret_is_an_argument_a_variable_a_log_line_or_an_answer(stack
     await stack.script(**FAST)
     await stack.until(await stack.submit(task=TASK, strategy="single"), status="completed")
     secrets = [secret.encode() for secret in secrets_of(stack)]
-    assert len(secrets) == 12 and all(len(secret) >= 49 for secret in secrets)
+    assert len(secrets) == 11 and all(len(secret) >= 49 for secret in secrets)
     shown = {"ready": json.dumps(stack.ready).encode(), "state": (stack.data_dir / "stack.json").read_bytes()}
-    for path in ("/readyz", "/cluster", "/metrics", "/"):
+    for path in ("/readyz", "/status", "/metrics", "/"):
         shown[path] = (await stack.client.get(path)).content
     shown |= processes_of(stack)
     logs = stack.data_dir / "logs"

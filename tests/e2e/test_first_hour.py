@@ -1,18 +1,8 @@
 import asyncio
 import json
-import os
 import re
 import secrets
-import shutil
-import signal
-import subprocess
-import sys
-import sysconfig
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx
 import openai
@@ -21,102 +11,12 @@ import pytest
 from app.webhooks.signatures import tenant_secret
 from tests.components.webhooks.receiving import receiving
 from tests.conftest import free_port
+from tests.e2e.terminal import TASK, Terminal
+from tests.e2e.wheels import built_wheel, installed
 
 pytestmark = pytest.mark.walk
 
-ROOT = Path(__file__).parents[2]
-TASK = "Write a function that merges two sorted lists."
-STEP_S = 120.0
 WRITE_TIMEOUT_S = 4
-
-
-PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
-
-
-def built_wheel(place: Path, root: Path = ROOT, edited: Mapping[str, Mapping[str, str]] = {}) -> Path:
-    """The wheel of a checkout; `edited` has the patterns to replace in some of its files."""
-    source = place / "source"
-    for name in ("app", "serve_deployments"):
-        shutil.copytree(root / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("deliberation_gateway.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(root / name, source)
-    for name, replacements in edited.items():
-        text = (source / name).read_text()
-        for pattern, replacement in replacements.items():
-            text, count = re.subn(pattern, replacement, text, flags=re.MULTILINE)
-            assert count == 1, f"{name} has {count} times {pattern}"
-        (source / name).write_text(text)
-    built = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(place), str(source)]
-    subprocess.run(built, check=True, capture_output=True, timeout=STEP_S)
-    shutil.rmtree(source)
-    (wheel,) = place.glob("*.whl")
-    return wheel
-
-
-def installed(archive: Path, environment: Path, needed: str = sysconfig.get_path("purelib")) -> Path:
-    """The programs of a new environment that holds an archive; its dependencies are those of another environment."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=STEP_S)
-    (packages,) = environment.glob("lib/python*/site-packages")
-    (packages / "needed.pth").write_text(f"{needed}\n")
-    install = [*PIP, "--python", str(environment / "bin" / "python"), "install", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*install, "--no-index", str(archive)], check=True, capture_output=True, timeout=STEP_S)
-    return environment / "bin"
-
-
-@dataclass
-class Terminal:
-    folder: Path
-    bin: Path
-    variables: dict[str, str] = field(default_factory=dict[str, str])
-
-    @property
-    def environment(self) -> dict[str, str]:
-        path = f"{self.bin}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        own = {"PATH": path, "COLUMNS": "200", "XDG_CONFIG_HOME": str(self.folder / "config")}
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("DELIBERATE_", "PYTHONPATH"))}
-        return {**kept, **own, **self.variables}
-
-    async def start(self, *command: str) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            *command,
-            cwd=self.folder,
-            env=self.environment,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-
-    async def run(self, *command: str, code: int = 0) -> str:
-        process = await self.start(*command)
-        async with asyncio.timeout(STEP_S):
-            printed = (await process.communicate())[0].decode()
-        assert process.returncode == code, printed
-        assert "Traceback" not in printed
-        return printed
-
-    async def deliberate(self, *arguments: str, code: int = 0) -> str:
-        return await self.run(str(self.bin / "deliberate"), *arguments, code=code)
-
-    @asynccontextmanager
-    async def up(self, *options: str) -> AsyncGenerator[dict[str, Any]]:
-        process = await self.start(str(self.bin / "deliberate"), "up", *options)
-        assert process.stdout is not None
-        lines: list[str] = []
-        try:
-            async with asyncio.timeout(STEP_S):
-                async for line in process.stdout:
-                    lines.append(line.decode())
-                    if "Ctrl-C stops it" in lines[-1]:
-                        break
-            assert "Ctrl-C stops it" in lines[-1], "".join(lines)
-            yield json.loads((self.folder / ".deliberate" / "stack.json").read_text())
-        finally:
-            if process.returncode is None:
-                process.send_signal(signal.SIGINT)
-            async with asyncio.timeout(STEP_S):
-                lines.append((await process.stdout.read()).decode())
-                code = await process.wait()
-        assert code == 0 and "Stopped" in lines[-1], "".join(lines)
-        assert "make " not in "".join(lines), "a wheel has no Makefile"
 
 
 def ids_in(stream: str) -> list[str]:

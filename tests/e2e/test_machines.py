@@ -4,19 +4,14 @@ tests/integration/cli/test_machines.py has those that it refuses.
 """
 
 import json
-import os
-import signal
-import subprocess
 import sys
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import DELIBERATE, ONE_ROLE, TASK
-from tests.integration.cli.test_machines import LOOPBACK_UP, may
+from tests.e2e.conftest import ONE_ROLE
+from tests.e2e.shell_stacks import asked, names, running
+from tests.integration.cli.apart import LOOPBACK_UP, may
 
 pytestmark = pytest.mark.e2e
 
@@ -24,36 +19,6 @@ NOWHERE = "http://127.0.0.1:1"
 PROXIES = {
     name: NOWHERE for each in ("http", "https", "all", "grpc") for name in (f"{each}_proxy", f"{each.upper()}_PROXY")
 }
-
-
-@contextmanager
-def running(script: str, here: Path, variables: Mapping[str, str], around: Sequence[str] = ()) -> Generator[list[Any]]:
-    """A stack that the shell starts, with the events until it is ready; it stops in order."""
-    command = [*around, "sh", "-c", f"{script.format(up=f'exec {DELIBERATE} up --json')}"]
-    process = subprocess.Popen(command, cwd=here, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    events = list[Any]()
-    try:
-        for line in process.stdout:
-            events.append(json.loads(line))
-            if events[-1]["event"] == "ready":
-                break
-        yield events
-    finally:
-        process.send_signal(signal.SIGTERM)
-        rest, _ = process.communicate(timeout=60)
-    assert process.returncode == 0 and json.loads(rest.splitlines()[-1])["left"] == [], rest
-
-
-def names(events: Sequence[Any], event: str) -> list[str]:
-    return [each["name"] for each in events if each["event"] == event]
-
-
-def asked(url: str, around: Sequence[str] = ()) -> Any:
-    command = [*around, str(DELIBERATE), "ask", TASK, "--url", url, "--strategy", "single", "--agents", "1", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def test_names_and_variables_of_others_change_no_part(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from app.facades.mcp.rest import ABANDONED
 from app.facades.mcp.tasks import TASKS
 from tests.components.docs.blocks import Block, blocks
-from tests.components.facades.test_mcp import call, headers_for, message
+from tests.components.facades.mcp_messages import call, headers_for, message
 from tests.e2e.conftest import DELIBERATE, SLOW, TASK, Stack, printed_by
 
 pytestmark = pytest.mark.e2e

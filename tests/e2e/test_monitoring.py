@@ -20,7 +20,7 @@ from tests.conftest import free_port
 from tests.deploy.monitoring import dashboard_expressions, rules
 from tests.e2e.conftest import FAST, SLOW, TASK, Stack, own_stack
 from tests.e2e.prometheus import Prometheus, holds, prometheus
-from tests.integration.simulator.test_simulator_server import running
+from tests.integration.simulator.server_process import running
 from tests.integration.tools.mcp_servers import serving
 from tests.story import Story
 
@@ -100,6 +100,12 @@ class Installation:
 
     async def council(self) -> dict[str, object]:
         return await self.stack.until(await self.stack.submit(**COUNCIL))
+
+    async def offer(self) -> None:
+        """Submit a council that waits 20 s for its engine. A queue that a failing engine has filled may refuse it."""
+        body = COUNCIL | {"task": TASK, "constraints": {"timeout_seconds": 20}}
+        answer = await self.stack.client.post("/deliberations", json=body)
+        assert answer.status_code in (202, 429), answer.text
 
 
 @pytest.fixture(scope="module")
@@ -243,9 +249,11 @@ async def without_tools(installation: Installation) -> AsyncGenerator[None]:
 @asynccontextmanager
 async def failing(fault: str, installation: Installation) -> AsyncGenerator[None]:
     await installation.stack.script(**FAST | {"faults": [fault]})
-    async with repeated(installation.council):
-        yield
-    await installation.stack.script(**FAST)
+    try:
+        async with repeated(installation.offer):
+            yield
+    finally:
+        await installation.stack.script(**FAST)
 
 
 @asynccontextmanager
@@ -321,12 +329,19 @@ async def test_an_alert_fires_while_its_cause_lasts_and_then_clears(installation
     # With these thresholds a scrape during ordinary work may find items on their way.
     await holds(installation.is_quiet, CLEARS_WITHIN_S)
     async with provoke(installation):
-        await holds(fired, FIRES_WITHIN_S)
+        with suppress(TimeoutError):
+            await holds(fired, FIRES_WITHIN_S)
+        assert alerts - seen == set()
     await holds(installation.is_quiet, CLEARS_WITHIN_S)
 
 
+# Nothing keeps a file from being removed by root. tests/attack/test_foreign_trees.py makes removals fail, and
+# tests/deploy/test_monitoring.py has the alert fire by their counter.
+UNPROVOKED = {"WorkspaceRemovalsFail"}
+
+
 def test_every_alert_is_provoked() -> None:
-    assert set.union(*(alerts for _, alerts in PROVOKED.values())) == set(rules("alert"))
+    assert set.union(UNPROVOKED, *(alerts for _, alerts in PROVOKED.values())) == set(rules("alert"))
 
 
 async def test_each_deliberation_counts_once_over_two_gateways_and_all_restarts(installation: Installation) -> None:

@@ -96,7 +96,7 @@ async def _until_acknowledged(stack: Stack) -> None:
     """Wait until nothing ended would be recorded once more by a successor of the coordinator."""
     async with asyncio.timeout(20):
         while True:
-            consumers = (await stack.client.get("/cluster")).json()["consumers"]
+            consumers = (await stack.client.get("/status")).json()["consumers"]
             if not any(each["unacknowledged"] for each in consumers if each["name"] == "coordinator"):
                 return
             await asyncio.sleep(0.05)

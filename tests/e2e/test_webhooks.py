@@ -1,29 +1,10 @@
-import asyncio
 import os
 import signal
-from typing import Any
 
-from app.webhooks.signatures import tenant_secret
 from tests.components.webhooks.receiving import receiving
 from tests.conditions import until
 from tests.e2e.conftest import Stack
-
-
-def secret_of(stack: Stack) -> str:
-    return tenant_secret((stack.data_dir / "webhook_secret").read_text(), "default")
-
-
-async def deliveries(stack: Stack, id: str) -> list[dict[str, Any]]:
-    return (await stack.client.get(f"/deliberations/{id}/deliveries")).raise_for_status().json()["items"]
-
-
-async def all_delivered(stack: Stack, id: str, timeout_s: float) -> list[dict[str, Any]]:
-    async with asyncio.timeout(timeout_s):
-        while True:
-            found = await deliveries(stack, id)
-            if found and all(each["status"] == "delivered" for each in found):
-                return found
-            await asyncio.sleep(0.1)
+from tests.e2e.deliveries import all_delivered, secret_of
 
 
 async def test_a_councils_events_reach_the_receiver_signed_and_are_in_the_log_of_deliveries(stack: Stack) -> None:

@@ -1,6 +1,7 @@
-"""The stack without Ray. A package `ray` that fails stands first on the path, so no process can import Ray."""
+"""Stacks without Ray. A package `ray` that fails stands first on the path, so no process can import Ray."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -34,6 +35,57 @@ async def stack(without_ray: Path) -> AsyncIterator[Stack]:
         yield stack
 
 
+@pytest.fixture(scope="module")
+async def local(without_ray: Path) -> AsyncIterator[Stack]:
+    async with own_stack(without_ray.with_name("local"), "--agents", "local", "--roles", str(ONE_ROLE)) as stack:
+        yield stack
+
+
+@pytest.fixture(params=["stack", "local"])
+def either(request: pytest.FixtureRequest) -> Stack:
+    return request.getfixturevalue(request.param)
+
+
+async def test_a_council_reaches_a_verdict(either: Stack) -> None:
+    stack = either
+    await stack.script(**FAST)
+    response = await stack.client.post("/deliberations", json={"task": TASK, "seed": 7}, headers={"Prefer": "wait=60"})
+    council = response.json()
+    assert council["status"] == "completed" and council["degraded"] is None and len(council["verdict"]["ranking"]) == 3
+    async with asyncio.timeout(30):
+        # A part that has just started, on a busy machine, answers late.
+        while True:
+            installation = (await stack.client.get("/status")).json()
+            if all(fault["severity"] == "info" for fault in installation["findings"]):
+                break
+            await asyncio.sleep(0.2)
+    assert [agent["role"] for agent in installation["agents"]] == ["DEV"]
+    assert installation["versions"]["replicas"][0]["ray"] is None and installation["applications"] == []
+    assert (await stack.client.get("/roles/DEV")).json()["live"]["replicas"] == 1
+    assert "ray" not in {process.name for process in (stack.data_dir / "logs").iterdir()}
+
+
+async def test_one_process_streams_texts_and_a_cancellation_closes_the_engines_connections(local: Stack) -> None:
+    await local.script(**SLOW | {"duration_ms": 60_000})
+    (await local.engine.delete("/simulator/calls")).raise_for_status()
+    deliberation_id = await local.submit()
+    written = set[str]()
+    async with local.client.stream("GET", f"/deliberations/{deliberation_id}/events", timeout=60) as events:
+        async for line in events.aiter_lines():
+            event = json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else {}
+            if event.get("type") == "call.delta":
+                written.add(event["call_id"])
+            if len(written) == 3:
+                break
+    cancel = f"/deliberations/{deliberation_id}/cancel"
+    response = await local.client.post(cancel, json={"reason": "enough"}, headers={"Prefer": "wait=20"})
+    assert response.json()["status"] == "cancelled", response.text
+    assert {call["call_id"] for call in response.json()["cancellation"]["cut"]} == written
+    async with asyncio.timeout(10):
+        while (await local.engine_calls())["aborted"] < 3:
+            await asyncio.sleep(0.02)
+
+
 @contextmanager
 def worker(stack: Stack) -> Iterator[subprocess.Popen[str]]:
     environment = {**os.environ, **stack.of_log("worker"), "VLLM_URL": stack.ready["engine_urls"][0]}
@@ -47,21 +99,6 @@ def worker(stack: Stack) -> Iterator[subprocess.Popen[str]]:
         finally:
             process.terminate()
             process.communicate(timeout=30)
-
-
-async def test_a_council_reaches_a_verdict(stack: Stack) -> None:
-    await stack.script(**FAST)
-    response = await stack.client.post("/deliberations", json={"task": TASK, "seed": 7}, headers={"Prefer": "wait=60"})
-    found = response.json()
-    assert found["status"] == "completed" and found["degraded"] is None and len(found["verdict"]["ranking"]) == 3
-    async with asyncio.timeout(30):
-        # A part that has just started, on a busy machine, answers late.
-        while (cluster := (await stack.client.get("/cluster")).json())["missing"]:
-            await asyncio.sleep(0.2)
-    assert [agent["role"] for agent in cluster["agents"]] == ["DEV"]
-    assert cluster["versions"]["replicas"][0]["ray"] is None and cluster["applications"] == []
-    assert (await stack.client.get("/roles/DEV")).json()["live"]["replicas"] == 1
-    assert "ray" not in {process.name for process in (stack.data_dir / "logs").iterdir()}
 
 
 async def test_of_four_workers_two_are_killed_and_nothing_is_lost(stack: Stack) -> None:

@@ -40,33 +40,33 @@ async def test_a_council_names_the_test_that_fails(tmp_path: Path, monkeypatch: 
     repository = tmp_path / "merging"
     assert block_with("deliberate up").text == "WORKSPACES=$PWD deliberate up\n"
     monkeypatch.setenv("WORKSPACES", str(repository))
-    async with own_stack(tmp_path / "data", "--agents", "nats", "--roles", str(ONE_ROLE)) as stack:
+    async with own_stack(tmp_path / "data", "--agents", "local", "--roles", str(ONE_ROLE)) as stack:
         await stack.script(**FAST)
         variables = {"DELIBERATE_DATA_DIR": str(stack.data_dir), "DELIBERATE_URL": stack.url}
         printed = await run(repository, block_with("show last").text, **variables)
         over_files = await run(repository, block_with("--files .").text, **variables)
-        sent, found = [
-            (await stack.client.get(f"/deliberations/{each['id']}")).json()
-            for each in (await stack.client.get("/deliberations")).json()["items"]
+        sent, over_git = [
+            (await stack.client.get(f"/deliberations/{listed['id']}")).json()
+            for listed in (await stack.client.get("/deliberations")).json()["items"]
         ]
         pages = [
             await stack.client.get(
-                f"/deliberations/{each['id']}/events?after=0&limit=1000", headers={"Accept": "application/json"}
+                f"/deliberations/{council['id']}/events?after=0&limit=1000", headers={"Accept": "application/json"}
             )
-            for each in (found, sent)
+            for council in (over_git, sent)
         ]
         refused = await stack.client.post(
             "/deliberations", json={"task": "t", "workspace": {"git": str(tmp_path / "elsewhere")}}
         )
     commit = (await run(repository, "git rev-parse HEAD 2>/dev/null")).split()[-1]
-    assert sent["status"] == found["status"] == "completed"
-    assert {each["path"] for each in sent["workspace"]["files"]} == {"merge.py", "test_merge.py"}
+    assert sent["status"] == over_git["status"] == "completed"
+    assert {file["path"] for file in sent["workspace"]["files"]} == {"merge.py", "test_merge.py"}
     assert "completed" in over_files
-    assert found["workspace"] == {"git": str(repository), "ref": "HEAD", "commit": commit}
+    assert over_git["workspace"] == {"git": str(repository), "ref": "HEAD", "commit": commit}
     assert "completed" in printed and "run_tests" in printed and FAILED in printed
     for page in pages:
-        used = [each for each in json.loads(page.text)["items"] if each["type"] == "tool.used"]
-        assert {each["server"] for each in used} == {"workspace"}
-        assert {each["role"] for each in used} == {"DEV"} and len({each["agent_id"] for each in used}) == 3
-        assert any(FAILED in each["text"] for each in used)
+        used = [event for event in json.loads(page.text)["items"] if event["type"] == "tool.used"]
+        assert {use["server"] for use in used} == {"workspace"}
+        assert {use["role"] for use in used} == {"DEV"} and len({use["agent_id"] for use in used}) == 3
+        assert any(FAILED in use["text"] for use in used)
     assert refused.status_code == 422

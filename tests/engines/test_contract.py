@@ -6,27 +6,13 @@ from typing import Any
 import httpx
 import pytest
 
-from app.deliberation.calls import Call
-from app.deliberation.facts import CallFinished
-from app.deliberation.outputs import Output, parse_output
 from app.deliberation.roles import EngineSpec, Role
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
+from tests.engines.forms import OUTPUTS, assert_valid, calls_for
 from tests.fakes import InMemoryJournal
-from tests.integration.agent.test_agent_replica import call, outcomes, request
-from tests.integration.simulator.test_simulator_server import Simulator, running
-
-OUTPUTS = [
-    Output(kind="answer"),
-    Output(kind="critique"),
-    Output(kind="revision", issues=3),
-    Output(kind="score", labels=("A", "B"), criteria=("correctness", "clarity")),
-    Output(kind="pair"),
-    Output(kind="turn"),
-    Output(kind="choice", labels=("A", "B")),
-    Output(kind="analysis"),
-    Output(kind="tests"),
-]
+from tests.integration.agent.stage_runs import outcomes, request
+from tests.integration.simulator.server_process import Simulator, running
 
 
 @dataclass(frozen=True)
@@ -87,20 +73,6 @@ async def agent(simulator: Simulator) -> AsyncIterator[AgentReplica]:
         "DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True, engine_away_timeout_s=30
     )
     await engines.close()
-
-
-def calls_for(outputs: list[Output], first: int = 1) -> tuple[Call, ...]:
-    enough = {"max_tokens": 4_096, "top_p": 0.9}
-    return tuple(call(number, output).model_copy(update=enough) for number, output in enumerate(outputs, start=first))
-
-
-def assert_valid(asked: tuple[Call, ...], found: list[CallFinished]) -> None:
-    by_id = {outcome.call_id: outcome for outcome in found}
-    for each in asked:
-        outcome = by_id[each.call_id]
-        assert outcome.problem is None, outcome.problem
-        assert outcome.text is not None
-        parse_output(each.output, outcome.text)
 
 
 async def test_every_form_is_answered_and_how_is_recorded(shape: Shape, agent: AgentReplica) -> None:
@@ -178,16 +150,3 @@ async def test_calls_at_once_find_out_the_same(agent: AgentReplica, simulator: S
     assert {(dialect.structured, dialect.lacking) for dialect in engine.dialects.values()} == {
         ("json_object", frozenset(("max_tokens", "seed")))
     }
-
-
-async def test_identical_samples_are_answered_by_every_engine(
-    shape: Shape, agent: AgentReplica, simulator: Simulator
-) -> None:
-    first, *_ = calls_for(OUTPUTS[:1])
-    ids = [f"s1-dev-{number:03d}" for number in range(1, 6)]
-    asked = tuple(
-        first.model_copy(update={"call_id": each, "seed": seed}) for seed, each in enumerate(ids, start=first.seed)
-    )
-    assert_valid(asked, await outcomes(agent, request(asked)))
-    # An engine of another kind is not known to count the tokens of each choice.
-    assert (await requests_to(simulator) == 1) is (shape == SHAPES["vLLM"])

@@ -18,11 +18,11 @@ from app.deliberation.outputs import Output, json_schema
 from app.deliberation.roles import EngineSpec, Role
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
+from tests.engines.forms import OUTPUTS, assert_valid, calls_for
 from tests.engines.servers import KEY, litellm_server, llama_server
-from tests.engines.test_contract import OUTPUTS, assert_valid, calls_for
 from tests.environments import ROOT
 from tests.fakes import InMemoryJournal
-from tests.integration.agent.test_agent_replica import outcomes, request
+from tests.integration.agent.stage_runs import outcomes, request
 from tests.vllm.protocol import CHAT, TASK
 from tests.vllm.server import Engine
 

@@ -29,13 +29,16 @@ from app.deliberation.announcements import announcement
 from app.deliberation.facts import CallFinished, Fact, decode, encode
 from app.deliberation.roles import EngineSpec, Role
 from app.deliberation.strategies import STRATEGIES
+from app.lifecycle.context_fit import ContextFit
 from app.lifecycle.deliberations import Deliberations
+from app.lifecycle.files import FileLimits, Files
 from serve_deployments.agent import call as calls
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
 from tests.fakes import FakeClock, InMemoryJournal, Reply, ScriptedAgents
 from tests.fuzz.replies import Pieces, reply
-from tests.integration.agent.test_agent_replica import ANSWER, call, request
+from tests.integration.agent.scripted_engine import ANSWER
+from tests.integration.agent.stage_runs import call, request
 from tests.story import Story
 
 VALUES: list[Any] = [
@@ -104,6 +107,8 @@ async def _live(outcome: CallFinished, cancelled_after: int) -> None:
         Catalog(clock, Backlog(clock, 1, {}), retention_s=60),
         roles={},
         strategies=STRATEGIES,
+        files=Files(journal, journal.inputs, clock, FileLimits(1 << 20, 1 << 20)),
+        context_fit=ContextFit(journal, {}, STRATEGIES, lambda _: None),
         kept_s=lambda _: 60,
         timeout_s=60,
         draining=lambda: False,

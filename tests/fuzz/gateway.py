@@ -30,7 +30,7 @@ from app.settings import Settings
 from tests.components.access.keyed import PEPPER, make_key
 from tests.components.cli.council_run import answer_text
 from tests.components.openapi.example_journal import TENANT, example_journal
-from tests.components.routes.served import COORDINATOR, played
+from tests.components.routes.served import AGENT, COORDINATOR, played
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
 
@@ -111,7 +111,7 @@ async def mark_copied(journal: InMemoryJournal, archive: Store) -> None:
 @asynccontextmanager
 async def fuzzed() -> AsyncGenerator[tuple[str, str], None]:
     logs.configure(SETTINGS.log_level)
-    journal = await example_journal(coordinator=COORDINATOR)
+    journal = await example_journal(**{"coordinator": COORDINATOR, "role.DEV": AGENT})
     player = Player(journal)
     key = await make_key(journal, TENANT)
     with TemporaryDirectory() as directory:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any, cast
 
+from app.api.request_body import BODY_BYTES_MAX
 from app.openapi.document import document
 
 FULL: dict[str, Any] = {
@@ -140,6 +141,6 @@ class Mutator:
             case 6:
                 return body + draw.choice([body, b"{}", b"\n", b"\0", b"]"])
             case 7:
-                return b" " * draw.choice([1, 1_000, 262_144]) + body
+                return b" " * draw.choice([1, 1_000, BODY_BYTES_MAX]) + body
             case _:
                 return body.decode("utf-8", "replace").encode(draw.choice(["utf-16", "utf-32", "utf-16-le"]))

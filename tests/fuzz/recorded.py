@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 from tests.integration.engine.raw_engine import RECORDED, recorded
-from tests.integration.engine.test_recorded_replies import ANSWERED, outcome_of
+from tests.integration.engine.recorded_outcomes import ANSWERED, outcome_of
 
 
 async def play(case: str) -> tuple[int, bool]:

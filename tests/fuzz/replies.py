@@ -19,7 +19,7 @@ from app.deliberation.errors import CallFailure
 from app.deliberation.roles import EngineSpec
 from serve_deployments.engine.client import Engines
 from serve_deployments.engine.replies import EngineReply, Meter
-from tests.integration.engine.test_engine_client import CALL
+from tests.integration.engine.streamed_replies import CALL
 
 URL = "http://engine"
 WORDS = [

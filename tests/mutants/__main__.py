@@ -1,9 +1,10 @@
 """Take each guard away on a copy of the tree, run the test that must notice, and show what did not.
 
 Exits with 1 when a test passes without its guard, when a test fails with all guards, and when the source lacks a
-guard's text. The checkout is never touched.
+guard's text. The checkout is never touched. Words choose the guards whose name or file has one of them.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -88,30 +89,49 @@ def on_copies(trees: Sequence[Path], work: "Sequence[Guard | str]") -> list[str]
     for tree in trees:
         free.put(tree)
 
-    def found(each: Guard | str) -> str:
+    def finding(item: Guard | str) -> str:
         tree = free.get()
         try:
-            if isinstance(each, Guard):
-                return judged(each, tree)
-            return "passed" if tested(tree, each) == PASSED else "FAILS WITH ALL GUARDS"
+            if isinstance(item, Guard):
+                return judged(item, tree)
+            return "passed" if tested(tree, item) == PASSED else "FAILS WITH ALL GUARDS"
         finally:
             free.put(tree)
 
     with ThreadPoolExecutor(len(trees)) as pool:
-        return list(pool.map(found, work))
+        return list(pool.map(finding, work))
+
+
+def chosen(words: Sequence[str]) -> Sequence[Guard]:
+    """The guards whose name or file has one of the words; all of them without words."""
+    return [guard for guard in GUARDS if not words or any(word in f"{guard.name} {guard.file}" for word in words)]
 
 
 def main() -> int:
-    """Try them all; returns the exit status."""
-    tests = sorted({guard.test for guard in GUARDS})
+    """Try those that are asked for; returns the exit status."""
+    options = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    options.add_argument("words", nargs="*", metavar="WORD", help="a part of names or files; default: all guards")
+    options.add_argument("--list", action="store_true", help="print the guards, and try none")
+    asked = options.parse_args()
+    guards = chosen(asked.words)
+    if not guards:
+        options.error(f"no guard's name or file has any of: {' '.join(asked.words)}")
+    if asked.list:
+        print(*(f"{guard.file}: {guard.name}" for guard in guards), sep="\n")
+        return 0
+    return try_all(guards)
+
+
+def try_all(guards: Sequence[Guard]) -> int:
+    tests = sorted({guard.test for guard in guards})
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         trees = [Path(folder) / str(number) for number in range(PARALLEL)]
         for tree in trees:
             copied(tree)
-        findings = on_copies(trees, [*tests, *GUARDS])
+        findings = on_copies(trees, [*tests, *guards])
     whole, taken = dict(zip(tests, findings, strict=False)), findings[len(tests) :]
     table = Table("guard", "test", "without it")
-    for guard, finding in zip(GUARDS, taken, strict=True):
+    for guard, finding in zip(guards, taken, strict=True):
         table.add_row(guard.name, guard.test.rpartition("::")[2], finding)
     console = Console(width=200)
     console.print(table)

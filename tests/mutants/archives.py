@@ -19,8 +19,8 @@ ARCHIVES = (
     Guard(
         "a search looks for its tenant's words alone",
         "app/archive/database/texts.py",
-        'given = {"tenant": tenant, "role": asked.role',
-        'given = {"role": asked.role',
+        'wanted = {"tenant": tenant, "role": asked.role',
+        'wanted = {"role": asked.role',
         f"{SEARCHES}test_another_tenants_hits_take_no_place_of_a_page[sqlite]",
     ),
     Guard(
@@ -56,8 +56,8 @@ ARCHIVES = (
     Guard(
         "what is deleted leaves the sums",
         "app/archive/database/writing.py",
-        "await replace(connection, dialect, [each.key for _, each in placed], measured)",
-        "await replace(connection, dialect, [each.key for _, each in placed if each.measures], measured)",
+        "[deliberation.key for _, deliberation in placed], measured)",
+        "[deliberation.key for _, deliberation in placed if deliberation.measures], measured)",
         f"{SUMS}test_a_deletion_leaves_no_trace_in_statistics[sqlite-begin0]",
     ),
     Guard(

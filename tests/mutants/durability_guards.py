@@ -4,6 +4,7 @@ from tests.mutants.guard import Guard
 
 AGENT = "tests/integration/agent/test_agent_replica.py::"
 ONCE = "tests/integration/agent/test_outcomes_once.py::"
+LATE = "tests/integration/coordinator/test_late_announcements.py::"
 COORDINATOR = "tests/integration/coordinator/test_coordinator.py::"
 VERSIONS = "tests/integration/coordinator/test_other_versions.py::"
 CRASH = "tests/crash/test_crash_points.py::"
@@ -39,8 +40,8 @@ DURABILITY_GUARDS = (
     Guard(
         "a deliberation is counted by the coordinator whose end stands",
         "serve_deployments/coordinator/coordinator.py",
-        "                    if await self._facts.append(work, fact):\n                        self._counts",
-        "                    if await self._facts.append(work, fact) or True:\n                        self._counts",
+        "if await self._facts.append(execution, fact):\n                        self._counts",
+        "if await self._facts.append(execution, fact) or True:\n                        self._counts",
         f"{COORDINATOR}test_only_the_coordinator_whose_end_stands_counts_the_deliberation",
     ),
     Guard(
@@ -108,21 +109,21 @@ DURABILITY_GUARDS = (
         "an item is acknowledged after its end is in the log",
         "serve_deployments/coordinator/coordinator.py",
         """            try:
-                await self._deliberate(work)
+                await self._deliberate(execution)
 """,
         """            try:
-                await self._queue.ack(work.item)
-                await self._deliberate(work)
+                await self._queue.ack(execution.item)
+                await self._deliberate(execution)
 """,
         f"{DIES}[ray-vote-process]",
     ),
     Guard(
         "a coordinator adopts the fact that stands in place of its own",
         "serve_deployments/coordinator/fact_store.py",
-        """        appended = await self._journal.append(work.tenant, fact)
+        """        appended = await self._journal.append(execution.tenant, fact)
         if appended.created:
 """,
-        """        appended = await self._journal.append(work.tenant, fact)
+        """        appended = await self._journal.append(execution.tenant, fact)
         if appended.created or not appended.created:
 """,
         f"{SURPRISES}test_adopts_a_stage_that_another_coordinator_closed_differently",
@@ -130,7 +131,7 @@ DURABILITY_GUARDS = (
     Guard(
         "work that was touched before is read from the log",
         "serve_deployments/coordinator/fact_store.py",
-        "        if work.resumed or self._complete_above is None or record.sequence <= self._complete_above:\n",
+        "        if execution.resumed or self._complete_above is None or record.sequence <= self._complete_above:\n",
         "        if False:\n",
         f"{SURPRISES}test_poisoned_work_fails_after_five_takeovers_and_leaves_the_queue",
     ),
@@ -193,7 +194,7 @@ DURABILITY_GUARDS = (
     Guard(
         "two requests for one call share it",
         "serve_deployments/agent/agent.py",
-        "            running.get(call.call_id)\n            or self._start_call(",
+        "            running.get(call.call_id) or self._start_call(",
         "            self._start_call(",
         f"{AGENT}test_two_requests_for_one_call_share_it",
     ),
@@ -257,8 +258,8 @@ DURABILITY_GUARDS = (
     Guard(
         "a coordinator reads the log after a lost connection",
         "serve_deployments/coordinator/coordinator.py",
-        """        for work in self._works.values():
-            work.inbox.put_nowait(None)
+        """        for execution in self._executions.values():
+            execution.inbox.put_nowait(None)
 """,
         "",
         f"{SURPRISES}test_a_cancel_during_a_lost_connection_is_not_missed",
@@ -266,7 +267,7 @@ DURABILITY_GUARDS = (
     Guard(
         "an outcome that was not heard is read from the log",
         "serve_deployments/coordinator/coordinator.py",
-        "                work.inbox.put_nowait(None)\n",
+        "                execution.inbox.put_nowait(None)\n",
         "                pass\n",
         "tests/components/coordinator/test_role_client.py::"
         "test_asks_for_a_read_of_the_log_when_an_outcome_was_not_heard",
@@ -282,7 +283,7 @@ DURABILITY_GUARDS = (
     Guard(
         "heartbeats keep running work",
         "serve_deployments/coordinator/coordinator.py",
-        "                    await work.queue.working(work.item)\n",
+        "                    await execution.queue.working(execution.item)\n",
         "                    pass\n",
         f"{SURPRISES}test_heartbeats_keep_the_work_of_a_long_call",
     ),
@@ -296,7 +297,7 @@ DURABILITY_GUARDS = (
     Guard(
         "a takeover is recorded first",
         "serve_deployments/coordinator/coordinator.py",
-        "        if not work.resumed or work.state.ended:\n",
+        "        if not execution.resumed or execution.state.ended:\n",
         "        if True:\n",
         f"{HANGS}[ray-vote]",
     ),
@@ -310,7 +311,7 @@ DURABILITY_GUARDS = (
     Guard(
         "suspects run apart",
         "serve_deployments/coordinator/coordinator.py",
-        "        if work.state.takeovers_without_progress >= SUSPECT_TAKEOVERS:\n",
+        "        if execution.state.takeovers_without_progress >= SUSPECT_TAKEOVERS:\n",
         "        if False:\n",
         f"{COORDINATOR}test_poisoned_work_fails_and_work_beside_it_completes",
     ),
@@ -343,7 +344,7 @@ DURABILITY_GUARDS = (
         "an end waits for the cost of stopped calls",
         "serve_deployments/coordinator/coordinator.py",
         """                    reloaded = True
-                    await self._hear_stopped_calls(work)
+                    await self._wait_for_stopped_calls(execution)
 """,
         """                    reloaded = True
 """,
@@ -359,29 +360,29 @@ DURABILITY_GUARDS = (
     Guard(
         "an orderly stop is recorded",
         "serve_deployments/coordinator/coordinator.py",
-        "            if in_order and self._journal",
+        "            if cancelled and self._journal",
         "            if False and self._journal",
         f"{COORDINATOR}test_orderly_restarts_never_poison_work",
     ),
     Guard(
         "a breakdown is not recorded as an orderly stop",
         "serve_deployments/coordinator/coordinator.py",
-        "            if in_order and self._journal",
+        "            if cancelled and self._journal",
         "            if self._journal",
         f"{COORDINATOR}test_a_broken_coordinator_records_no_hand_over",
     ),
     Guard(
         "ending work is not handed over",
         "serve_deployments/coordinator/coordinator.py",
-        "                    work.enter(WorkState.ENDING)\n",
+        "                    execution.enter(ExecutionState.ENDING)\n",
         "",
         f"{REPLACED}[ray-vote]",
     ),
     Guard(
         "a stopping coordinator requeues its items",
         "serve_deployments/coordinator/coordinator.py",
-        """            for work in list(self._works.values()):
-                await work.queue.requeue(work.item)
+        """            for execution in list(self._executions.values()):
+                await execution.queue.requeue(execution.item)
 """,
         "",
         f"{REPLACED}[ray-vote]",
@@ -389,8 +390,8 @@ DURABILITY_GUARDS = (
     Guard(
         "a stopping coordinator requeues items that are on their way",
         "app/log/work_queue.py",
-        "                await self._subscription.drain()\n",
-        "                await self._subscription.unsubscribe()\n",
+        "                await subscription.drain()\n",
+        "                await subscription.unsubscribe()\n",
         f"{REPLACED}[ray-vote]",
     ),
     Guard(
@@ -445,7 +446,7 @@ DURABILITY_GUARDS = (
     ),
     Guard(
         "a late text is no version of its agent's answer",
-        "app/deliberation/works.py",
+        "app/deliberation/contributions.py",
         "        if self.left_out or self.finished is None or self.finished.text is None:\n",
         "        if self.finished is None or self.finished.text is None:\n",
         "tests/components/api/test_one_reading.py::test_every_view_says_the_same_of_each_agent",
@@ -472,18 +473,97 @@ DURABILITY_GUARDS = (
         "tests/components/routes/test_deliberations.py::test_a_key_used_again_with_the_same_body_starts_nothing",
     ),
     Guard(
-        "an end is announced only where its mark is new",
-        "app/log/journal.py",
-        'first = {**batch, "Nats-Batch-Sequence": "1", EXPECTED_LAST: "0"}',
-        'first = {**batch, "Nats-Batch-Sequence": "1"}',
+        "an end is announced only where the server does not know its id",
+        "app/log/announced_ends.py",
+        '    return {"Nats-Msg-Id": f"{tenant}.{deliberation_id}"}\n',
+        "    return {}\n",
         "tests/integration/coordinator/test_announcements.py"
         "::test_each_end_is_announced_once_whatever_coordinators_die",
     ),
     Guard(
+        "a late announcement is looked for first",
+        "app/log/announced_ends.py",
+        "        if datetime.now(UTC) - announced.ts < PUBLISHED_WITHIN:\n",
+        "        if True:\n",
+        f"{LATE}test_a_late_announcement_is_stored_once",
+    ),
+    Guard(
+        "a late announcement is looked for behind its mark",
+        "app/log/announced_ends.py",
+        "            if await self._search(subject, after, last, tenant, id):\n                return\n",
+        "",
+        f"{LATE}test_a_late_announcement_is_found_behind_its_mark",
+    ),
+    Guard(
+        "a deletion looks for a late announcement behind its mark",
+        "app/log/announced_ends.py",
+        "if sequence is None and (mark :=",
+        "if False and (mark :=",
+        f"{LATE}test_a_late_announcement_is_found_behind_its_mark",
+    ),
+    Guard(
+        "a deletion erases the mark of a late announcement",
+        "app/log/erasure.py",
+        "            await self.erase(ANNOUNCEMENTS_STREAM, mark)\n",
+        "            pass\n",
+        f"{LATE}test_a_late_announcement_is_found_behind_its_mark",
+    ),
+    Guard(
+        "a look-up that is out of date stores nothing",
+        "app/log/announced_ends.py",
+        "{EXPECTED_LAST: str(last)}",
+        "{}",
+        f"{LATE}test_a_look_that_is_out_of_date_stores_nothing",
+    ),
+    Guard(
+        "a look-up that a lagging server answers stores nothing",
+        "app/log/announced_ends.py",
+        "        raise JournalUnavailable(f\"the log's reads lag",
+        "        return None\n        raise JournalUnavailable(f\"the log's reads lag",
+        f"{LATE}test_a_look_that_lags_stores_nothing",
+    ),
+    Guard(
+        "nothing is announced late of what was deleted",
+        "app/log/announced_ends.py",
+        'last_by_subj=f"{prefix(tenant, id)}.deleted"',
+        'last_by_subj=f"{prefix(tenant, id)}.nothing"',
+        f"{LATE}test_nothing_is_announced_after_the_deletion",
+    ),
+    Guard(
+        "a deletion withholds the announcement that is still to come",
+        "app/log/erasure.py",
+        "        # After the look-up: otherwise an announcement could be stored between the two.\n"
+        "        await self._withhold(tenant, deliberation_id)\n",
+        "",
+        f"{LATE}test_an_announcement_after_the_deletion_is_dropped",
+    ),
+    Guard(
+        "a deletion looks for an announcement whose id is forgotten",
+        "app/log/erasure.py",
+        "        if datetime.now(UTC) - ended_at >= REMEMBERED_FOR:\n",
+        "        if False:\n",
+        f"{LATE}test_a_deletion_erases_the_announcement_and_no_other",
+    ),
+    Guard(
+        "a deletion reaches the announcement of an end that has left the log",
+        "app/lifecycle/deliberations.py",
+        "        await self.journal.erase_announcement(tenant, id, state.end.ts)\n",
+        "",
+        "tests/components/archive/test_gateway.py"
+        "::test_a_deletion_of_what_the_archive_alone_holds_erases_its_announcement",
+    ),
+    Guard(
+        "a repeated deletion erases an announcement after it",
+        "app/log/erasure.py",
+        "        if ANNOUNCEMENTS_STREAM in published:\n            await self._withhold(tenant, deliberation_id)\n",
+        "",
+        f"{LATE}test_a_deletion_is_repeated_after_a_restart_of_the_server",
+    ),
+    Guard(
         "an outcome whose replica died is told of at the end",
         "serve_deployments/coordinator/coordinator.py",
-        "            await self._journal.complete_responses(work.deliberation_id, recorded",
-        "            await self._journal.complete_responses(work.deliberation_id, () and recorded",
+        "execution.deliberation_id, recorded_responses(execution.tenant, state)\n",
+        "execution.deliberation_id, ()\n",
         "tests/integration/coordinator/test_announcements.py"
         "::test_each_end_is_announced_once_whatever_coordinators_die",
     ),

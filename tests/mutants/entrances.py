@@ -28,6 +28,20 @@ KEYS = "tests/components/routes/test_keys.py::"
 
 ENTRANCES = (
     Guard(
+        "a connection whose answers nobody reads ends",
+        "app/routes/connections.py",
+        "        end_when_stalled(transport, UNREAD_S)\n",
+        "",
+        "tests/components/routes/test_connections.py::test_a_connection_whose_answers_nobody_reads_ends",
+    ),
+    Guard(
+        "a tenant's read of the log holds up no other tenant's answers",
+        "app/streaming/answers.py",
+        "async with self._turns.slot(tenant):",
+        'async with self._turns.slot(""):',
+        "tests/components/streaming/test_answers.py::test_a_tenants_read_of_the_log_holds_up_no_other_tenant",
+    ),
+    Guard(
         "a key that a key makes has no scope that its maker lacks",
         "app/routes/keys.py",
         "if scope not in caller.scopes]",
@@ -170,8 +184,8 @@ ENTRANCES = (
     Guard(
         "an engine's words are quoted without its key",
         "serve_deployments/engine/state.py",
-        "self.key.redacted(content)[:DETAIL_CHARACTERS]",
-        "content[:DETAIL_CHARACTERS]",
+        "self.key.redacted(own_words(content))[:WORDS_MAX]",
+        "own_words(content)[:WORDS_MAX]",
         f"{ENGINE_KEYS}test_no_error_holds_the_key_that_an_engine_repeats[500]",
     ),
     Guard(
@@ -184,7 +198,7 @@ ENTRANCES = (
     Guard(
         "calls avoid an engine that refuses its key, which answers sooner than any other",
         "serve_deployments/engine/pool.py",
-        "        found = [engine for engine in found if not engine.refused_lately(now_s)] or found\n",
+        "        admitting = [engine for engine in admitting if not engine.refused_lately(now_s)] or admitting\n",
         "",
         f"{ENGINE_KEYS}test_the_fallback_is_asked_only_while_no_first_choice_can_take_a_call",
     ),
@@ -219,9 +233,44 @@ ENTRANCES = (
     Guard(
         "a later head has its time too",
         SOCKET,
-        '        elif self._timer is None and (self._part == "head" or self._head_bytes > 0):\n',
+        '        elif self._timer is None and (self._part == "head" or self._part_bytes > 0):\n',
         "        elif False:\n",
         f"{SOCKETS}test_a_second_head_that_trickles_is_refused_after_its_time",
+    ),
+    Guard(
+        "a body has a bounded size as it is sent, with trailers and extensions",
+        SOCKET,
+        "            if self._part_bytes >= self._body_bytes_max:\n",
+        "            if False:\n",
+        "tests/attack/test_requests.py::test_what_stands_beside_chunks_is_bounded[a trailer]",
+    ),
+    Guard(
+        "a request that was answered gets no second answer",
+        SOCKET,
+        '        if self._part != "body" or not self.cycle.response_complete:\n',
+        "        if True:\n",
+        "tests/attack/test_requests.py::test_a_request_that_was_answered_gets_no_second_answer[malformed]",
+    ),
+    Guard(
+        "an answer without a rule of its own is not stored",
+        "app/routes/middleware.py",
+        "*(() if stored else (_NOT_STORED,))",
+        "",
+        "tests/components/routes/test_answer_headers.py::test_an_answer_is_neither_sniffed_nor_stored_for_others[/roles]",
+    ),
+    Guard(
+        "a body has a bounded number of values",
+        "app/api/request_body.py",
+        "        if values > JSON_VALUES_MAX:\n",
+        "        if False:\n",
+        "tests/components/api/test_schemas.py::test_a_body_has_no_more_values_than_its_bound",
+    ),
+    Guard(
+        "of many faults the first alone are described",
+        "app/api/problems.py",
+        "invalid.errors(include_url=False)[:ERRORS_MAX]:\n        fields",
+        "invalid.errors(include_url=False):\n        fields",
+        "tests/components/api/test_schemas.py::test_of_many_faults_the_first_are_described_and_the_others_counted",
     ),
     Guard(
         "a head that a proxy may read differently is refused",
@@ -247,7 +296,7 @@ ENTRANCES = (
     Guard(
         "requests are bounded per client behind a proxy",
         SOCKET,
-        "        if self._working[client] >= self.per_client_max and client not in self._proxies:\n",
+        "        if self._serving[client] >= self.per_client_max and client not in self._proxies:\n",
         "        if False:\n",
         f"{SOCKETS}test_a_client_behind_a_proxy_is_bounded_in_its_requests_under_way",
     ),
@@ -359,7 +408,7 @@ ENTRANCES = (
     Guard(
         "a run of AG-UI is cancelled when its client leaves, unless in the background",
         "app/facades/ag_ui/__init__.py",
-        "kept=given.forwarded_props.background)",
+        "kept=run_input.forwarded_props.background)",
         "kept=True)",
         f"{FACADES}test_ag_ui_routes.py::test_a_client_that_leaves_cancels_unless_in_the_background[False]",
     ),
@@ -401,8 +450,8 @@ ENTRANCES = (
     Guard(
         "a background response goes on without its client",
         "app/facades/responses/__init__.py",
-        "kept=background)",
-        "kept=False)",
+        "kept=background, files",
+        "kept=False, files",
         f"{FACADES}test_responses_routes.py::test_a_client_that_leaves_cancels_the_foreground_alone",
     ),
     Guard(
@@ -415,14 +464,14 @@ ENTRANCES = (
     Guard(
         "a terminal shows what reorders or hides text",
         "app/cli/render/text.py",
-        'return shown if shown.isascii() else _HIDDEN.sub(lambda found: found[1] or f"<U+{ord(found[0]):04X}>", shown)',
+        'return shown if shown.isascii() else _HIDDEN.sub(lambda match: match[1] or f"<U+{ord(match[0]):04X}>", shown)',
         "return shown",
         f"{COMMANDS}test_no_text_reorders_or_hides_what_a_command_prints",
     ),
     Guard(
         "JSON escapes what controls a terminal",
         "app/cli/render/text.py",
-        "    return _UNSAFE_IN_JSON.sub(lambda found: json.dumps(found[0])[1:-1], text)\n",
+        "    return _UNSAFE_IN_JSON.sub(lambda match: json.dumps(match[0])[1:-1], text)\n",
         "    return text\n",
         f"{COMMANDS}test_no_text_reorders_or_hides_what_a_command_prints",
     ),

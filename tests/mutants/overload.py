@@ -8,9 +8,39 @@ SPENDS = "tests/components/admission/test_spends.py::"
 REPLIES = "tests/integration/engine/"
 RETRY = "tests/components/agent/test_retry.py::"
 POOL = "tests/components/engine/test_pool.py::"
+BODIES = "tests/components/routes/test_long_bodies.py::"
 CIRCUIT = "tests/components/engine/test_limits.py::"
 
 OVERLOAD = (
+    Guard(
+        "tenants take turns at a full engine",
+        "serve_deployments/engine/pool.py",
+        "self._at_engines.get(queue.tenant, 0)",
+        "0",
+        "tests/components/engine/test_pool.py::"
+        "test_a_full_engine_takes_a_call_of_another_tenant_next_however_many_older_ones_wait",
+    ),
+    Guard(
+        "a long body is read in its tenant's turn",
+        "app/api/request_body.py",
+        "    if len(content) > OUT_OF_TURN_BYTES_MAX:\n",
+        "    if False:\n",
+        f"{BODIES}test_a_long_body_waits_for_its_turn_and_a_short_one_does_not",
+    ),
+    Guard(
+        "behind each turn the event loop is free as long",
+        "app/tenant_slots.py",
+        "call_later(min(took_s, REST_S_MAX), ",
+        "call_later(min(took_s, 0), ",
+        f"{BODIES}test_tenants_take_turns_and_behind_each_turn_the_loop_is_free_as_long",
+    ),
+    Guard(
+        "the long bodies of a tenant that wait are bounded",
+        "app/api/request_body.py",
+        "    if turns.slots.waiting(tenant) >= BODIES_WAITING_MAX:\n",
+        "    if False:\n",
+        f"{BODIES}test_more_long_bodies_of_a_tenant_than_may_wait_are_refused",
+    ),
     Guard(
         "no more is accepted than the queue may hold",
         "app/admission/backlog.py",
@@ -77,7 +107,7 @@ OVERLOAD = (
     Guard(
         "a spend is recorded before the end",
         "serve_deployments/coordinator/coordinator.py",
-        "                    await self._record_spend(work, work.state, fact.ts)\n",
+        "                    await self._record_spend(execution, fact)\n",
         "",
         "tests/integration/coordinator/test_spends.py::"
         "test_a_coordinator_that_ends_again_what_was_counted_counts_it_once",
@@ -139,6 +169,28 @@ OVERLOAD = (
         f"{CIRCUIT}test_failures_in_a_row_open_a_circuit_and_an_answer_resets_the_count",
     ),
     Guard(
+        "an engine's list of models closes no circuit that failed requests opened",
+        "serve_deployments/engine/limits.py",
+        "        if self.unreachable or not self.failures:\n",
+        "        if True:\n",
+        f"{CIRCUIT}test_a_connection_ends_an_outage_and_leaves_the_circuit_open_that_failed_requests_opened",
+    ),
+    Guard(
+        "a request that breaks leaves no circuit half open",
+        "serve_deployments/engine/pool.py",
+        "            engine.circuit.ended()\n",
+        "",
+        f"{POOL}test_a_probing_request_that_breaks_in_any_way_lets_another_one_probe",
+    ),
+    Guard(
+        "a refused request closes the circuit that it probes",
+        "serve_deployments/engine/client.py",
+        "            # A refusal proves that the engine is up.\n            self._succeeded(engine)\n",
+        "            self._connected(engine)\n",
+        "tests/integration/engine/test_engine_client.py::"
+        "test_a_refused_request_that_probes_an_engine_closes_its_circuit",
+    ),
+    Guard(
         "one request at a time probes an engine",
         "serve_deployments/engine/limits.py",
         "(now_s >= self.opened_until_s and not self.probing)\n",
@@ -183,9 +235,23 @@ OVERLOAD = (
     Guard(
         "of the calls that wait for an engine the first in their order is next",
         "serve_deployments/engine/pool.py",
-        "        insort(self._waiting, call, key=lambda each: each.order)\n",
-        "        self._waiting.append(call)\n",
-        f"{POOL}test_an_interactive_call_is_next_however_many_batch_calls_wait",
+        "        insort(self._waiting.setdefault(queue, []), call, key=_order)\n",
+        "        self._waiting.setdefault(queue, []).append(call)\n",
+        f"{POOL}test_the_oldest_call_is_next_while_the_role_has_as_many_at_engines_as_it_may",
+    ),
+    Guard(
+        "a batch call waits for the interactive calls of every tenant",
+        "serve_deployments/engine/pool.py",
+        "        return queue.is_batch, self",
+        "        return False, self",
+        f"{POOL}test_a_batch_call_of_an_idle_tenant_waits_for_the_interactive_calls_of_a_busy_one",
+    ),
+    Guard(
+        "a call that waits for another engine keeps no call of its tenant waiting",
+        "serve_deployments/engine/pool.py",
+        "_Queue(tenant, order >= BATCH_AFTER, frozenset(avoid))",
+        "_Queue(tenant, order >= BATCH_AFTER, frozenset())",
+        f"{POOL}test_a_call_goes_on_where_an_earlier_one_cannot",
     ),
     Guard(
         "a call whose turn it is and that ends gives its turn on",
@@ -229,21 +295,6 @@ OVERLOAD = (
         "        if True:\n            self.outage",
         "tests/components/engine/test_reachability.py::"
         "test_an_outage_lasts_from_the_first_failed_connection_to_the_next_response",
-    ),
-    Guard(
-        "a request whose calls are all stopped is closed",
-        "serve_deployments/engine/samples.py",
-        "            waiting.request.cancel()\n            await asyncio.wait({waiting.request})\n",
-        "            pass\n",
-        "tests/integration/agent/test_samples.py::test_a_stop_closes_the_shared_connection_of_an_engine_that_is_silent",
-    ),
-    Guard(
-        "a prompt is counted once for all choices of a request",
-        "serve_deployments/engine/replies.py",
-        "        self.carries_prompt, self.reported = False, {",
-        "        self.reported = {",
-        "tests/components/engine/test_streamed_reply.py::"
-        "test_interleaved_choices_end_one_by_one_and_the_last_carries_the_prompt",
     ),
     Guard(
         "a wait that an engine told holds for all calls at it",
@@ -318,8 +369,8 @@ OVERLOAD = (
     Guard(
         "a reply is complete with its finish reason, whatever comes after",
         "serve_deployments/engine/replies.py",
-        "            if not self._complete:\n",
-        "            if True:\n",
+        "            if self.choice.finish_reason is None:\n                if isinstance(failure",
+        "            if True:\n                if isinstance(failure",
         f"{REPLIES}test_engine_client.py::test_what_breaks_after_the_finish_reason_takes_nothing_away",
     ),
     Guard(

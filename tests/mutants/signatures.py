@@ -24,7 +24,7 @@ SIGNATURES = (
     Guard(
         "a forged record does not hide the honest one before it",
         "app/log/journal.py",
-        "            found.records += filter(None, await asyncio.gather(*reads))\n",
+        "            batch.records += filter(None, await asyncio.gather(*reads))\n",
         "            await asyncio.gather(*reads)\n",
         f"{SIGNED}test_a_forged_second_write_hides_and_changes_nothing[none]",
     ),
@@ -52,7 +52,7 @@ SIGNATURES = (
     Guard(
         "a live record needs a signature as well",
         "app/log/journal.py",
-        "        if not self.signer.is_authentic(subject, message.data, headers) or",
+        "        if self.signer.is_authentic(subject, message.data, headers) and",
         "        if",
         f"{SIGNED}test_of_live_records_only_signed_ones_are_delivered[none]",
     ),
@@ -66,8 +66,8 @@ SIGNATURES = (
     Guard(
         "a key's rights are signed",
         "app/access/keys.py",
-        "            if not hmac.compare_digest(self._sign(record.subject, text).encode(), given.encode()):\n",
-        "            if not given:\n",
+        "            if not hmac.compare_digest(self._sign(record.subject, text).encode(), signature.encode()):\n",
+        "            if not signature:\n",
         f"{REVOCATION}[no log key-of another key-live]",
     ),
     Guard(

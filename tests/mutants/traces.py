@@ -16,8 +16,8 @@ TRACES = (
     Guard(
         "prompts are in no span unless they are asked for",
         "serve_deployments/engine/chat_span.py",
-        "(_content(choices) if self.tracer.captures_content else {})",
-        "_content(choices)",
+        "(_content(choice) if self.tracer.captures_content else {})",
+        "_content(choice)",
         f"{CHATS}test_a_request_is_a_chat_below_its_agents_call_and_names_it_to_the_engine",
     ),
     Guard(

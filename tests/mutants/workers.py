@@ -7,16 +7,17 @@ KILLED = "tests/crash/test_crash_points.py::test_a_kill_at_any_step_changes_neit
 LATE = "tests/contracts/test_agents.py::test_a_task_that_nobody_waits_for_makes_no_call"
 ERASED = "tests/integration/log/test_deleted_streams.py::"
 
+STOPPED = "tests/integration/coordinator/test_local_agents.py::test_a_stop_lets_calls_finish_and_begins_nothing_more"
 TEXTS = "tests/integration/agent/test_text_viewers.py::"
 
 WORKERS = (
     Guard(
         "a viewer in the middle of a call gets the text so far",
         "serve_deployments/agent/call.py",
-        """        if not self._pending or not self._viewers.has(self._request.tenant, self._request.deliberation_id):
+        """        if not self._pending or not self.is_watched():
             return
 """,
-        """        if not self._pending or not self._viewers.has(self._request.tenant, self._request.deliberation_id):
+        """        if not self._pending or not self.is_watched():
             self._pending.clear()
             return
 """,
@@ -56,11 +57,37 @@ WORKERS = (
     ),
     Guard(
         "a worker that breaks waits for its calls",
-        WORKER,
-        "            await asyncio.gather(*(worker.replica.finish(FINISH_WITHIN_S) for worker in workers))\n",
-        "            pass\n",
+        "serve_deployments/agent/replicas.py",
+        "        await asyncio.gather(*(replica.finish(FINISH_WITHIN_S) for replica in replicas))\n",
+        "",
         "tests/integration/agent/test_worker.py::"
         "test_a_worker_that_breaks_records_what_its_calls_are_answered_meanwhile",
+    ),
+    Guard(
+        "a coordinator with agents of its own lets their calls finish before it hands over",
+        "serve_deployments/coordinator/__main__.py",
+        "replica.finish(self._args.worker_drain_s)",
+        "replica.finish(0.0)",
+        STOPPED,
+    ),
+    Guard(
+        "a coordinator whose agents finish their calls decides nothing more",
+        "serve_deployments/coordinator/coordinator.py",
+        """            if execution.task is not None:
+                execution.task.cancel()
+
+    async def describe""",
+        """            assert execution is not None
+
+    async def describe""",
+        STOPPED,
+    ),
+    Guard(
+        "a replica in the coordinator's process that cannot record an outcome is asked again",
+        "serve_deployments/coordinator/local_agents.py",
+        "            raise AgentsLost(str(error)) from error\n",
+        "            raise\n",
+        "tests/contracts/test_agents.py::test_it_says_that_agents_are_lost[local]",
     ),
     Guard(
         "a task of an ended deliberation makes no call",

@@ -9,6 +9,8 @@ PRIVATE = "tests/integration/workspace/test_private_repositories.py::"
 REPOSITORIES = "app/workspace/repositories.py"
 REQUESTS = "tests/components/lifecycle/test_workspace.py::"
 SHARES = "tests/integration/workspace/test_shares.py::"
+SWEEP = "serve_deployments/node_directory/sweep.py"
+TREES = "tests/attack/test_foreign_trees.py::"
 SOURCES = "serve_deployments/workspace/sources.py"
 
 WORKSPACE_GUARDS = (
@@ -36,16 +38,30 @@ WORKSPACE_GUARDS = (
     Guard(
         "a path that a model writes stays inside",
         "serve_deployments/workspace/workspace.py",
-        '    if not trimmed.isprintable() or {"", ".", ".."} & set(trimmed.split("/")):\n',
+        '    if has_control(trimmed) or {"", ".", ".."} & set(trimmed.split("/")):\n',
         "    if False:\n",
         "tests/integration/workspace/test_calls.py::test_an_agent_runs_the_tests_and_its_answer_says_what_failed",
     ),
     Guard(
         "links are left out of a copy for programs",
         "serve_deployments/workspace/repository.py",
-        " if member.isfile() or member.isdir() else None",
-        "",
+        " if entry.mode in _FILES]",
+        "]",
         f"{ATTACKS}test_links_are_left_out_of_a_copy",
+    ),
+    Guard(
+        "directories of deep paths are not counted",
+        "serve_deployments/workspace/repository.py",
+        " or depth > COPY_DEPTH_MAX:",
+        ":",
+        f"{TREES}test_names_of_a_tree_are_compared_while_the_loop_goes_on[_below_many]",
+    ),
+    Guard(
+        "names with long runs of marks are not normalised",
+        "serve_deployments/workspace/repository.py",
+        "_is_stream_safe(place) and ",
+        "",
+        f"{TREES}test_names_of_a_tree_are_compared_while_the_loop_goes_on[_of_many_marks]",
     ),
     Guard(
         "a prefix ends at a slash",
@@ -78,8 +94,8 @@ WORKSPACE_GUARDS = (
     Guard(
         "no hook of the host runs",
         "app/workspace/git.py",
-        "env=_environment(path),",
-        "env={**os.environ, **_environment(path)},",
+        "environment=environment(path),",
+        "environment={**os.environ, **environment(path)},",
         f"{ATTACKS}test_git_gets_nothing_of_the_environment_of_its_process",
     ),
     Guard(
@@ -106,8 +122,8 @@ WORKSPACE_GUARDS = (
     Guard(
         "credentials are replaced in errors of git",
         REPOSITORIES,
-        "        return replace(found, error=without(found.error, secrets_of(headers)))\n",
-        "        return replace(found, error=found.error)\n",
+        "        return replace(output, error=without(output.error, secrets_of(headers)))\n",
+        "        return replace(output, error=output.error)\n",
         f"{PRIVATE}test_credentials_stand_in_no_argument_environment_log_or_problem",
     ),
     Guard(
@@ -126,16 +142,72 @@ WORKSPACE_GUARDS = (
     ),
     Guard(
         "copies of the tenant with the most go first",
-        COPIES,
+        SWEEP,
         "(of_tenants[copy.tenant], -copy.used_s)",
         "-copy.used_s",
         f"{SHARES}test_copies_of_one_tenant_do_not_displace_anothers",
     ),
     Guard(
+        "a removal goes up only to the directory that it came from",
+        "serve_deployments/node_directory/removal.py",
+        "        if _identity(above) != self._levels[-1].identity:\n",
+        "        if False:\n",
+        f"{TREES}test_a_directory_that_is_moved_away_meanwhile_is_not_followed_up",
+    ),
+    Guard(
+        "the directory of a running program stays",
+        SWEEP,
+        "                if has_locked(directory, fcntl.LOCK_EX):\n",
+        "                if True:\n",
+        f"{TREES}test_what_cannot_be_removed_keeps_nothing_else_and_ends_no_sweep",
+    ),
+    Guard(
+        "programs of one tenant take at most half of the slots",
+        "serve_deployments/node_directory/slots.py",
+        "name, total, total // 2\n",
+        "name, total, total\n",
+        f"{TREES}test_programs_of_one_tenant_that_sleep_leave_slots_to_others",
+    ),
+    Guard(
+        "the directory of a use that is cancelled while it is made is given back",
+        "serve_deployments/node_directory/directory.py",
+        "            making.add_done_callback(_give_back)\n",
+        "",
+        f"{TREES}test_a_use_that_is_cancelled_while_its_directory_is_made_leaves_none",
+    ),
+    Guard(
+        "a tenant's share is one of the node",
+        "serve_deployments/node_directory/slots.py",
+        "((of_tenant, self._share), (self._name, self._total))",
+        "((self._name, self._total),)",
+        f"{SHARES}test_the_replicas_of_a_node_share_its_slots_and_a_tenant_has_half_of_all",
+    ),
+    Guard(
+        "the slots of a node have a sum",
+        "serve_deployments/node_directory/slots.py",
+        "((of_tenant, self._share), (self._name, self._total))",
+        "((of_tenant, self._share),)",
+        f"{SHARES}test_the_replicas_of_a_node_share_its_slots_and_a_tenant_has_half_of_all",
+    ),
+    Guard(
+        "a slot in use stays when a sweep comes",
+        SWEEP,
+        "                if has_locked(slot, fcntl.LOCK_EX) and is_at(slot, path):\n",
+        "                if True:\n",
+        f"{SHARES}test_a_slot_is_free_once_its_process_is_killed_and_a_sweep_removes_its_file",
+    ),
+    Guard(
+        "opening a file for writing is counted",
+        "serve_deployments/sandbox/seccomp.py",
+        "COUNT, ALLOW), COUNT)",
+        "COUNT, ALLOW), ALLOW)",
+        f"{TREES}test_a_program_writes_no_more_than_its_creations_in_sum[r+b]",
+    ),
+    Guard(
         "a copy that is read stays",
-        COPIES,
-        "            if _lock(lock, fcntl.LOCK_EX) and _is_at(lock, path):\n",
-        "            if _is_at(lock, path):\n",
+        SWEEP,
+        "                if has_locked(lock, fcntl.LOCK_EX) and is_at(lock, path):\n",
+        "                if is_at(lock, path):\n",
         "tests/integration/workspace/test_copies.py::"
         "test_copies_above_the_number_and_the_age_are_removed_but_none_that_is_read",
     ),

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 
 from sdk import build
 from tests.e2e.conftest import start_up, stop_up
+from tests.sdk.recorder import Recorder
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -62,7 +63,8 @@ def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     (folder / "openai").symlink_to(build.work() / "node_modules" / "openai")
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=folder)) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        yield Page(*(f"http://{host}:{server.server_port}/" for host in ("localhost", "127.0.0.1")), folder)
+        port = server.server_port
+        yield Page(f"http://localhost:{port}/", f"http://127.0.0.1:{port}/", folder)
         server.shutdown()
 
 
@@ -76,21 +78,31 @@ def stack(tmp_path_factory: pytest.TempPathFactory, page_server: Page) -> Iterat
         stop_up(process)
 
 
-async def pace(stack: dict[str, Any], duration_ms: int) -> str:
+@pytest.fixture(scope="session")
+async def recorder(stack: dict[str, Any]) -> AsyncGenerator[Recorder]:
+    made = Recorder(stack["url"])
+    async with made.serving():
+        yield made
+
+
+async def pace(stack: dict[str, Any], duration_ms: int) -> None:
     script: dict[str, Any] = {"duration_ms": duration_ms, "faults": [], "behaviour": "normal"}
     async with httpx.AsyncClient(base_url=stack["engine_urls"][0]) as engine:
         (await engine.post("/simulator/script", json=script)).raise_for_status()
-    return stack["url"]
 
 
 @pytest.fixture
-async def quick_url(stack: dict[str, Any]) -> str:
-    return await pace(stack, 0)
+async def quick_url(stack: dict[str, Any], recorder: Recorder) -> str:
+    """The gateway behind the recorder; its engine answers at once."""
+    await pace(stack, 0)
+    return recorder.url
 
 
 @pytest.fixture
-async def url(stack: dict[str, Any]) -> str:
-    return await pace(stack, 1_000)
+async def url(stack: dict[str, Any], recorder: Recorder) -> str:
+    """The gateway behind the recorder; its engine takes a second."""
+    await pace(stack, 1_000)
+    return recorder.url
 
 
 PYRIGHT = Path(sys.executable).with_name("pyright")

@@ -12,6 +12,7 @@ from app.deliberation.strategies import STRATEGIES
 from sdk import build
 from tests.components.docs.blocks import blocks
 from tests.sdk.conftest import json_of, output_of, pace
+from tests.sdk.recorder import Recorder
 
 pytestmark = pytest.mark.sdk
 
@@ -37,13 +38,16 @@ def verdicts(report: dict[str, Any]) -> list[str]:
     return [each["content"] for id, each in report["messages"].items() if ".verdict." in id]
 
 
-async def test_every_strategy_passes_the_verifier_and_may_be_joined_at_any_moment(stack: dict[str, Any]) -> None:
-    url = await pace(stack, CALL_MS)
+async def test_every_strategy_passes_the_verifier_and_may_be_joined_at_any_moment(
+    stack: dict[str, Any], recorder: Recorder
+) -> None:
+    url = recorder.url
+    await pace(stack, CALL_MS)
     found = await json_of(module(SCRIPT.read_text(), url, json.dumps([*STRATEGIES]), "60"))
     assert {name: len(each["differ"]) for name, each in found.items()} == dict.fromkeys(STRATEGIES, 0)
     assert sum(each["joins"] for each in found.values()) >= JOINS_MIN
     assert sum(each["midText"] for each in found.values()) >= JOINS_MIN // 4
-    url = await pace(stack, 0)
+    await pace(stack, 0)
     for name, each in found.items():
         assert each["last"]["outcome"] == {"type": "success"} and verdicts(each)
         assert {"SUBAGENT_STARTED", "STEP_FINISHED", "ACTIVITY_DELTA"} <= {*each["kinds"]}, name

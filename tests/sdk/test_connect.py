@@ -12,6 +12,7 @@ from sdk import build
 from tests.browser.conftest import chromium
 from tests.components.docs.blocks import Block, blocks
 from tests.sdk.conftest import Page, output_of, pace
+from tests.sdk.recorder import Recorder
 
 __all__ = ["chromium"]
 pytestmark = pytest.mark.sdk
@@ -89,9 +90,10 @@ def bundled(block: Block, url: str, folder: Path) -> list[str | Path]:
 
 @pytest.mark.parametrize("block", written("tsx"), ids=str)
 async def test_a_front_end_shows_the_stages_and_the_verdict(
-    stack: dict[str, str], page_server: Page, chromium: BrowserContext, block: Block
+    stack: dict[str, str], recorder: Recorder, page_server: Page, chromium: BrowserContext, block: Block
 ) -> None:
-    url = await pace(stack, 100)
+    await pace(stack, 100)
+    url = recorder.url
     folder = page_server.folder / f"line-{block.line}"
     folder.mkdir()
     await output_of(bundled(block, url, folder), NODE_PATH=str(build.work() / "node_modules"))

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from sdk import build
-from tests.deploy.test_release import git
-from tests.e2e.test_first_hour import TASK, Terminal, installed
+from tests.deploy.git_commands import git
+from tests.e2e.terminal import TASK, Terminal
+from tests.e2e.wheels import installed
 from tests.sdk.conftest import output_of
 
 pytestmark = pytest.mark.sdk

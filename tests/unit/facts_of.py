@@ -26,6 +26,7 @@ from app.deliberation.specification import (
     Budget,
     Constraints,
     Criterion,
+    InputRef,
     OnDeadline,
     Sampling,
     Specification,
@@ -306,3 +307,16 @@ def resumed(
 ) -> Run:
     agents = ScriptedAgents(script or CouncilScript(), clock or FakeClock(facts[-1].ts))
     return Run(agents.deliberate(facts), agents.calls)
+
+
+def input_ref(sha256: str = "a" * 64, kind: str = "text") -> InputRef:
+    return InputRef(
+        sha256=sha256,
+        name="notes.md",
+        media_type="text/markdown" if kind == "text" else "image/png",
+        bytes=3_000,
+        kind="text" if kind == "text" else "picture",
+        tokens=1_000,
+        form_sha256=sha256,
+        form_bytes=3_000,
+    )

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from app.deliberation.answers import TALLY_CHARS_MAX, Normaliser, normalise, requirement, tally
 from app.deliberation.choice.numbers import last_number, shown
+from tests.reported_inputs import REPORTED, reported
 
 
 @pytest.mark.parametrize(
@@ -182,6 +183,119 @@ def test_a_letter_is_read_where_an_answer_states_it(text: str, letter: str) -> N
 )
 def test_a_text_that_states_no_letter_is_missing(text: str) -> None:
     assert normalise(text, "choice") is None
+
+
+LETTERS_IN_OTHER_SCRIPTS = {
+    "B": (
+        "答案B",
+        "选B",
+        "我选择B，因为A是错的",
+        "首先排除A和C，所以选B。",
+        "B。因为地球是圆的",
+        "B、因为",
+        "B是正确的",
+        "（B）",
+        "【B】",
+        "Ｂ．",
+        "Ⓑ",
+        "最终答案：**B**",
+        "正确答案是选项B。",
+        "정답은 B입니다",
+        "답은 B입니다.",
+        "답: B",
+        "答えはBです",
+        "答えはBです。理由はAが間違いだからです。",
+        "Bが正解です",
+        "Ответ: B",
+        "Правильный ответ — B, потому что A неверно",
+        "الإجابة هي B",
+        "الإجابة: B.",
+        "คำตอบคือB",
+        "उत्तर: B",
+        "उत्तर B है",
+        "תשובה: B",
+        "Đáp án: B",
+        "La respuesta es B, porque A no",
+        "Die Antwort ist B, denn A ist falsch",
+    ),
+    None: (
+        "答案是A或B",
+        "A或B",
+        "A or B",
+        "The answer is A or B",
+        "选A、B",
+        "答案:B和C",
+        "BとCのどちらか",
+        "B不正确",
+        "答案不是B",
+        "维生素C很重要",
+        "卡拉OK",
+        "我不知道",
+        "É",
+        "Bé",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"), [(text, letter) for letter, texts in LETTERS_IN_OTHER_SCRIPTS.items() for text in texts]
+)
+def test_a_letter_is_read_whatever_script_stands_around_it(text: str, letter: str | None) -> None:
+    assert normalise(text, "choice") == letter
+
+
+@pytest.mark.parametrize("name", reported("letters in other scripts"))
+def test_a_reported_letter_is_tallied(name: str) -> None:
+    answer = REPORTED[name]["input"]["each_agent_answers"]
+    count = tally([(agent, normalise(answer, "choice")) for agent in ("dev-1", "dev-2")], 7)
+    assert [(each.answer, each.votes) for each in count.tallies] == [(REPORTED[name]["expected"], 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("答案是42", "42"),
+        ("答案：42。", "42"),
+        ("共42个", "42"),
+        ("정답은42입니다", "42"),
+        ("٤٢", "42"),
+        ("٣٫٥", "3.5"),
+        ("４２", "42"),
+        ("１，０００", "1000"),
+        ("3万", "30000"),
+        ("约1.5亿", "150000000"),
+        ("α2", None),
+    ],
+)
+def test_a_number_is_read_whatever_script_stands_around_it(text: str, number: str | None) -> None:
+    assert normalise(text, "number") == number
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "option"),
+    [
+        ("同意。", ("同意", "反对"), "同意"),
+        ("答案是同意", ("同意", "反对"), "同意"),
+        ("同意这个方案", ("同意", "反对"), "同意"),
+        ("不同意", ("同意", "反对"), None),
+        ("同意不了", ("同意", "反对"), None),
+        ("答えは賛成です。", ("賛成", "反対"), "賛成"),
+        ("찬성합니다", ("찬성", "반대"), "찬성"),
+        ("찬성하지 않습니다", ("찬성", "반대"), None),
+        ("Ответ: да, конечно", ("да", "нет"), "да"),
+        ("是否同意", ("是", "否"), None),
+    ],
+)
+def test_an_option_is_read_in_its_own_script(text: str, options: tuple[str, ...], option: str | None) -> None:
+    assert normalise(text, "choice", options) == option
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("１００円", "100円"), ("e\u0301", "é"), ("「青」。", "青"), ("نعم؟", "نعم")]
+)
+def test_texts_in_other_scripts_that_say_the_same_are_one_answer(one: str, other: str) -> None:
+    assert normalise(one, "text") == normalise(other, "text")
+    assert normalise("x²", "text") != normalise("x2", "text")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
@@ -11,7 +12,9 @@ from app.deliberation.decider import (
     Done,
     Finish,
     OpenStage,
+    Replay,
     RunStage,
+    Strategy,
     StrategyDefinition,
     decide,
 )
@@ -26,8 +29,8 @@ from app.deliberation.facts import (
     StageOpened,
     TimedOut,
 )
-from app.deliberation.fold import fold
-from app.deliberation.specification import Budget
+from app.deliberation.fold import apply, fold
+from app.deliberation.specification import Budget, Specification
 from app.deliberation.strategies import STRATEGIES
 from tests.unit.facts_of import (
     TIMEOUT_S,
@@ -90,6 +93,28 @@ def test_a_late_answer_never_changes_the_verdict(place: int) -> None:
         assert decided(after) == Done()
         return
     assert decisions_of(resumed(after, script)) == decisions_of(whole)
+
+
+def test_a_strategy_goes_on_where_it_stood_until_its_facts_are_read_again() -> None:
+    council, begun = STRATEGIES["council"], 0
+
+    def begin(asked: Specification) -> Strategy:
+        nonlocal begun
+        begun += 1
+        return council.run(asked)
+
+    facts, replay = run(specification()).facts, Replay()
+    counted = replace(council, run=begin)
+    state = fold([(1, facts[0])])
+    assert state is not None
+    for sequence, fact in enumerate(facts[1:-2], start=2):
+        state = apply(state, fact, sequence)
+        assert decide(state, facts[-1].ts, counted, replay) == decide(state, facts[-1].ts, council)
+    assert begun == 1
+    for count in (6, 3):
+        read = fold(enumerate(facts[:count], start=1))
+        assert read is not None
+        assert decide(read, facts[-1].ts, counted, replay) == decide(read, facts[-1].ts, council)
 
 
 def test_an_answer_that_comes_while_the_next_stage_runs_is_late() -> None:

@@ -23,14 +23,8 @@ from app.deliberation.outputs import (
     parse_output,
 )
 from app.deliberation.readings import read_output
+from tests.unit.output_forms import ISSUE, OUTPUTS, RESPONSE, VALID, candidate, criterion
 
-OUTPUTS: dict[str, Output] = {
-    "answer": Output(kind="answer"),
-    "critique": Output(kind="critique"),
-    "revision": Output(kind="revision", issues=2),
-    "score": Output(kind="score", labels=("A", "B"), criteria=("right", "clear")),
-    "pair": Output(kind="pair"),
-}
 FORMS: dict[str, type[ParsedOutput]] = {
     "answer": Answer,
     "critique": Critique,
@@ -57,25 +51,6 @@ def checked_form(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 VALIDATORS = {name: Draft202012Validator(checked_form(json_schema(output))) for name, output in OUTPUTS.items()}
-
-
-def criterion(name: str, score: object = 7) -> dict[str, Any]:
-    return {"id": name, "rationale": "seen", "score": score}
-
-
-def candidate() -> dict[str, Any]:
-    return {"criteria": [criterion("right"), criterion("clear", 3)]}
-
-
-ISSUE = {"severity": "major", "where": "line 1", "claim": "wrong", "evidence": "seen", "fix": "mend"}
-RESPONSE = {"issue": 1, "decision": "accept", "reason": "true"}
-VALID: dict[str, dict[str, Any]] = {
-    "answer": {"reasoning": "r", "answer": "a", "confidence": 50},
-    "critique": {"issues": [ISSUE, {**ISSUE, "severity": "minor"}], "verdict": "revise"},
-    "revision": {"responses": [RESPONSE, {**RESPONSE, "issue": 2}], "answer": "a", "confidence": 0},
-    "score": {"A": candidate(), "B": candidate()},
-    "pair": {"notes_a": "a", "notes_b": "b", "winner": "tie", "margin": 3},
-}
 
 
 def parsed(name: str, value: object) -> ParsedOutput | None:

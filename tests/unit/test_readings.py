@@ -2,6 +2,7 @@ import gc
 import json
 import random
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from app.deliberation.errors import InvalidOutput
 from app.deliberation.json_objects import Span, objects
 from app.deliberation.outputs import Output, parse_output
 from app.deliberation.readings import LENIENCIES, Reading, read_output
-from tests.unit.test_outputs import OUTPUTS, VALID
+from tests.unit.output_forms import OUTPUTS, VALID
 
 ANSWER = '{"reasoning": "r", "answer": "42", "confidence": 90}'
 DRAFT = ANSWER.replace("42", "41")
@@ -184,7 +185,7 @@ LENIENT: dict[str, tuple[str, str, dict[str, Any], set[str]]] = {
     "surplus fields": ("answer", answer(notes="", more=[1]), {"answer": "42"}, {"extra_fields"}),
     "a number": ("answer", answer(answer=42), {"answer": "42"}, {"text"}),
     "a boolean": ("answer", answer(answer=True), {"answer": "true"}, {"text"}),
-    "an object": ("answer", answer(answer={"x": [1]}), {"answer": '{"x": [1]}'}, {"text"}),
+    "an object": ("answer", answer(answer={"x": [1]}), {"answer": '{"x": [1]}'}, {"json"}),
     "reasons as a list": ("answer", answer(reasoning=["a", 1]), {"reasoning": '["a", 1]'}, {"text"}),
     "the answer alone": (
         "answer",
@@ -327,3 +328,77 @@ def test_the_documentation_names_each_lenient_reading() -> None:
     page = Path("docs/engines.md").read_text(encoding="utf-8")
     for kind, meaning in LENIENCIES.items():
         assert f"| `{kind}` | {meaning} |" in page
+
+
+# Backslashes
+
+BACKSLASHES = {
+    "a formula and two lines": (
+        r"Step 1: is \alpha.\nStep 2: (x,\nu) \to \infty\n\nDone",
+        "Step 1: is \\alpha.\nStep 2: (x,\\nu) \\to \\infty\n\nDone",
+    ),
+    "half of a command alone": (r"2 \times 3", r"2 \times 3"),
+    "a carriage return in a formula": (r"\left( \rho \right)", r"\left( \rho \right)"),
+    "a folder with a blank": (r"C:\Users\John Smith\new folder\temp", r"C:\Users\John Smith\new folder\temp"),
+    "a relative path": (r"src\app\new\test.py", r"src\app\new\test.py"),
+    "an expression": (r"^\d+\t\w+\b", r"^\d+\t\w+\b"),
+    "a program with an expression": (
+        r"import re\nif x:\n\treturn re.match('\d', x)\n",
+        "import re\nif x:\n\treturn re.match('\\d', x)\n",
+    ),
+    "a document": (
+        r"\section{Intro}\nWe show \textbf{this}\n\end{document}",
+        "\\section{Intro}\nWe show \\textbf{this}\n\\end{document}",
+    ),
+    "known escapes beside an unknown one": (r"\user \u00e9 \/ \"", '\\user é / "'),
+    "a program": (r"def f():\n\treturn 1", "def f():\n\treturn 1"),
+    "doubled ones": (r"C:\\new\\temp \\frac \\theta", r"C:\new\temp \frac \theta"),
+    "a table": (r"one\ttwo\nthree", "one\ttwo\nthree"),
+    "a form feed between pages": (r"one\n\f\ntwo", "one\n\f\ntwo"),
+}
+
+
+@pytest.mark.parametrize("name", BACKSLASHES)
+def test_backslashes_are_read_as_the_model_meant_them(name: str) -> None:
+    written, meant = BACKSLASHES[name]
+    reply = f'{{"reasoning": "r", "answer": "{written}", "confidence": 90}}'
+    found, lenient = read(reply)
+    assert found["answer"] == meant
+    try:
+        as_it_is = json.loads(reply) == found
+    except ValueError:
+        as_it_is = False
+    assert lenient == (() if as_it_is else ("syntax",))
+
+
+def test_backslashes_of_a_long_reply_take_linear_time() -> None:
+    written = r"C:\new\a \n x\theta " * 5_000
+    began_s = time.process_time()
+    found, _ = read(f'{{"reasoning": "r", "answer": "{written}", "confidence": 90}}')
+    assert found["answer"].startswith(r"C:\new\a") and time.process_time() - began_s < 3
+
+
+SCORED = Output(kind="score", labels=("A",), criteria=("right", "clear"))
+BY_ID = {"right": {"rationale": "x", "score": 7}, "clear": {"rationale": "y", "score": 3}}
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        {"criteria": BY_ID},
+        {"criteria": {"clear": {"rationale": "y", "score": 3}, "Right": {"id": "other", "rationale": "x", "score": 7}}},
+        {"criteria": {"right": 7, "clear": 3}},
+        BY_ID,
+        [{"id": name, **score} for name, score in BY_ID.items()],
+    ],
+)
+def test_criteria_may_come_by_their_ids(candidate: object) -> None:
+    reading = read_output(SCORED, json.dumps({"A": candidate}))
+    (scored,) = json.loads(reading.text).values()
+    assert [(each["id"], each["score"]) for each in scored["criteria"]] == [("right", 7), ("clear", 3)]
+    assert {"order", "wrapper"} & set(reading.lenient)
+
+
+def test_criteria_by_their_ids_need_all_scores() -> None:
+    with pytest.raises(InvalidOutput):
+        read_output(SCORED, json.dumps({"A": {"criteria": {"right": 7}}}))

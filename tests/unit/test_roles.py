@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from app.deliberation.errors import InvalidRequest
-from app.deliberation.roles import EngineSpec, api_key, parse_roles
+from app.deliberation.roles import AgentRunner, EngineSpec, Role, api_key, parse_roles, placed
 from app.deliberation.specification import Sampling
 
 PERSONA = {"persona": "You are a cooper."}
@@ -74,6 +74,22 @@ def test_a_fault_is_named_by_its_place(content: object, where: str) -> None:
         parse_roles(content)
     assert caught.value.field == where
     assert str(caught.value).startswith(f"roles.yaml: {where}: ")
+
+
+def test_a_role_in_the_coordinators_process_has_one_replica() -> None:
+    bounds = {"replicas": {"min": 2, "max": 4}}
+    roles = parse_roles({"roles": {"DEV": PERSONA | bounds, "QA": PERSONA | bounds | {"agents": "nats"}}})
+    runs = {name: (role.agents, role.replicas.min, role.replicas.max) for name, role in placed(roles, "local").items()}
+    assert runs == {"DEV": ("local", 1, 1), "QA": ("nats", 2, 4)}
+
+
+@pytest.mark.parametrize("default", ["local", "ray"])
+def test_no_coordinator_reaches_roles_in_ray_and_in_its_own_process(default: AgentRunner) -> None:
+    other: AgentRunner = "ray" if default == "local" else "local"
+    roles = {"DEV": Role(persona="x"), "QA": Role(persona="x", agents=other)}
+    with pytest.raises(InvalidRequest, match=r"DEV.*QA|QA.*DEV") as refused:
+        placed(roles, default)
+    assert refused.value.field == f"roles.{'QA' if other == 'ray' else 'DEV'}.agents"
 
 
 HOSTED = {"url": "https://api.example.com/v1", "api_key_env": "HOSTED_KEY"}

@@ -23,7 +23,7 @@ from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
 from tests.conftest import free_port
 from tests.e2e.conftest import ONE_ROLE
-from tests.e2e.test_first_hour import ROOT, built_wheel, installed
+from tests.e2e.wheels import ROOT, built_wheel, installed
 from tests.stack_user import admit
 
 Name = Literal["before", "next"]
@@ -33,7 +33,6 @@ SUBJECTS = {
     "worker": "control.role.DEV",
     "webhooks": "control.webhooks",
     "archive": "control.archive",
-    "planning": "control.planning",
 }
 STARTED_WITHIN_S = 60
 STOPPED_WITHIN_S = 60
@@ -167,10 +166,10 @@ class Installation:
         return response.json() if response.status_code == 200 else None
 
     async def version_findings(self) -> list[str]:
-        """What `GET /doctor` of each gateway says of versions, each with the gateway's version."""
+        """What `GET /status` of each gateway says of versions, each with the gateway's version."""
         found = list[str]()
         for (part, name), running in self.running.items():
-            if part == "gateway" and (answer := await self.get("/doctor", running.port)):
+            if part == "gateway" and (answer := await self.get("/status", running.port)):
                 codes = {each["code"] for each in answer["findings"]} & {"versions_differ", "reply_invalid"}
                 found += [f"{name}: {code}" for code in sorted(codes)]
         return found

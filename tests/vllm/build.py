@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.environments import ROOT, Environment
@@ -55,6 +56,20 @@ def make_model() -> None:
     ENVIRONMENT.write("tests.vllm.make_model", model())
 
 
+def add(name: str, made_of: bytes, make: Callable[[], None]) -> None:
+    """Make the environment and then a further model in it, each once."""
+    main()
+    ENVIRONMENT.once(name, ENVIRONMENT.stamp("environment").read_bytes() + made_of, make)
+
+
+def run(command: Callable[[], None]) -> None:
+    """Run a command of a module that is started; what fails ends it with one line."""
+    try:
+        command()
+    except (BuildFailed, subprocess.CalledProcessError) as exc:
+        sys.exit(f"{Path(sys.argv[0]).name}: {exc}")
+
+
 def main() -> None:
     made_of = f"{TORCH} {VLLM_VERSION} {sys.version} {LOCK.read_text()}".encode()
     ENVIRONMENT.once("environment", made_of, make_environment)
@@ -64,7 +79,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (BuildFailed, subprocess.CalledProcessError) as exc:
-        sys.exit(f"build.py: {exc}")
+    run(main)

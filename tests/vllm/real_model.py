@@ -7,8 +7,6 @@ stamped, and a second run only compares. **It is weak: its words prove protocol,
 """
 
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -30,14 +28,10 @@ def make() -> None:
 
 
 def main() -> None:
-    build.main()
     made_of = b"".join(file.read_bytes() for file in (LOCK, build.HERE / "make_real_model.py"))
-    build.ENVIRONMENT.once("real-model", build.ENVIRONMENT.stamp("environment").read_bytes() + made_of, make)
+    build.add("real-model", made_of, make)
     print(f"the real model is ready in {model()}")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (build.BuildFailed, subprocess.CalledProcessError) as exc:
-        sys.exit(f"real_model.py: {exc}")
+    build.run(main)

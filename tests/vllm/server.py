@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 
 from tests.conftest import free_port
-from tests.vllm import build, real_model
+from tests.vllm import build, real_model, seeing_model
 
 VLLM_START_S = 240.0
 # Prompts share whole blocks, and a block on the CPU has 128 tokens by default.
@@ -40,8 +40,8 @@ class Engine:
 
 
 @contextlib.contextmanager
-def vllm_server(log: Path, *, real: bool = False, parser: str = "") -> Generator[Engine]:
-    """A vLLM that serves the tiny model, or the real one; all of its processes are gone afterwards.
+def vllm_server(log: Path, *, real: bool = False, seeing: bool = False, parser: str = "") -> Generator[Engine]:
+    """A vLLM that serves the tiny model, the real one, or the one that sees; all of its processes are gone afterwards.
 
     VLLM_TEST_URL names one that already runs: then none is started or stopped. With a `parser` it reads tool calls.
     """
@@ -53,9 +53,11 @@ def vllm_server(log: Path, *, real: bool = False, parser: str = "") -> Generator
         raise EngineFailed(f"{command} is missing: run `make test-vllm`, which builds it")
     if real and not real_model.model().is_dir():
         raise EngineFailed(f"{real_model.model()} is missing: run `python -m tests.vllm.real_model`, which builds it")
+    if seeing and not seeing_model.model().is_dir():
+        raise EngineFailed(f"{seeing_model.model()} is missing: run `make test-sight`, which builds it")
     port = free_port()
     options = {
-        "--served-model-name": "gemma" if real else "tiny",
+        "--served-model-name": "gemma" if real else "seeing" if seeing else "tiny",
         "--host": "127.0.0.1",
         "--port": str(port),
         "--dtype": "bfloat16" if real else "float32",
@@ -78,7 +80,9 @@ def vllm_server(log: Path, *, real: bool = False, parser: str = "") -> Generator
         "OMP_NUM_THREADS": "1",
     }
     arguments = [word for option in options.items() for word in option] + flags
-    model = str(real_model.model() if real else build.model())
+    if seeing:
+        environment["PYTHONPATH"] = str(seeing_model.packages())
+    model = str(real_model.model() if real else seeing_model.model() if seeing else build.model())
     with serving([str(command), "serve", model, *arguments], environment, port, log, VLLM_START_S) as it:
         yield it
 

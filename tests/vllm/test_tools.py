@@ -19,11 +19,11 @@ from app.deliberation.tools import McpServer, RoleTools
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
 from tests.fakes import InMemoryJournal
-from tests.integration.agent.test_agent_replica import request as stage_of
+from tests.integration.agent.stage_runs import request as stage_of
 from tests.integration.tools.mcp_servers import command
 from tests.vllm.server import Engine, vllm_server
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("patient_replicas")]
 CALLS = 8
 LOOK_UP_FIRST = (
     'You look words up in the book before you answer, as in {"tool": "look_up", "arguments": {"word": "sea"}}.'

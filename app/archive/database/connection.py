@@ -59,55 +59,59 @@ class StatementTooSlow(Exception):
 def engine_of(url: str, *, statement_s: float | None = STATEMENT_S) -> AsyncEngine:
     """Returns an engine, which connects at its first use; raises InvalidRequest. `statement_s` is for PostgreSQL."""
     try:
-        given = make_url(url)
+        parsed_url = make_url(url)
     except (ArgumentError, ValueError):
         raise InvalidRequest(
             "DATABASE_URL is no URL; write sqlite:///path or postgresql://user:password@host/name."
         ) from None
-    driver = DRIVERS.get(given.drivername.partition("+")[0])
+    driver = DRIVERS.get(parsed_url.drivername.partition("+")[0])
     if driver is None:
-        raise InvalidRequest(f"DATABASE_URL begins with {given.drivername!r}; use sqlite:///path or postgresql://…")
-    given = given.set(drivername=driver)
+        raise InvalidRequest(
+            f"DATABASE_URL begins with {parsed_url.drivername!r}; use sqlite:///path or postgresql://…"
+        )
+    parsed_url = parsed_url.set(drivername=driver)
     if driver == DRIVERS["sqlite"]:
-        if given.query and "uri" not in given.query:
+        if parsed_url.query and "uri" not in parsed_url.query:
             remedy = "remove it, or write sqlite:///file:path?key=value&uri=true"
-            raise InvalidRequest(f"DATABASE_URL has {next(iter(given.query))!r}, which a path does not take; {remedy}.")
+            raise InvalidRequest(
+                f"DATABASE_URL has {next(iter(parsed_url.query))!r}, which a path does not take; {remedy}."
+            )
         arguments = {"timeout": BUSY_S, "factory": _Connection, "async_creator_fn": _open_sqlite}
-        engine = create_async_engine(given, connect_args=arguments)
+        engine = create_async_engine(parsed_url, connect_args=arguments)
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
         return engine
-    options = {"command_timeout": statement_s, **_options_of(given.normalized_query)}
-    given = given.difference_update_query(given.query.keys() - _OF_SQLALCHEMY)
+    options = {"command_timeout": statement_s, **_options_of(parsed_url.normalized_query)}
+    parsed_url = parsed_url.difference_update_query(parsed_url.query.keys() - _OF_SQLALCHEMY)
     return create_async_engine(
-        given, pool_size=CONNECTIONS_MAX, max_overflow=0, pool_pre_ping=True, connect_args=options
+        parsed_url, pool_size=CONNECTIONS_MAX, max_overflow=0, pool_pre_ping=True, connect_args=options
     )
 
 
 def _options_of(query: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    given = {name: values[-1] for name, values in query.items()}
+    options = {name: values[-1] for name, values in query.items()}
     for name in ("connect_timeout", "prepared_statement_cache_size"):
-        if not given.get(name, "0").isdecimal():
+        if not options.get(name, "0").isdecimal():
             raise InvalidRequest(f"DATABASE_URL has a {name!r} that is no whole number; write {name}=10.")
     # Zero is no limit, as for libpq.
-    timeout_s = float(given.pop("connect_timeout", BUSY_S)) or None
+    timeout_s = float(options.pop("connect_timeout", BUSY_S)) or None
     # asyncpg binds no channel: the other values permit that.
-    if given.pop("channel_binding", "disable") not in ("disable", "prefer"):
+    if options.pop("channel_binding", "disable") not in ("disable", "prefer"):
         remedy = "remove it, and let sslmode=verify-full check the server by sslrootcert"
         raise InvalidRequest(f"DATABASE_URL requires 'channel_binding', which the driver does not have; {remedy}.")
     # asyncpg's own name.
-    if "ssl" in given:
-        given["sslmode"] = given.pop("ssl")
-    for name in sorted(given.keys() - _OF_LIBPQ - _OF_SQLALCHEMY):
+    if "ssl" in options:
+        options["sslmode"] = options.pop("ssl")
+    for name in sorted(options.keys() - _OF_LIBPQ - _OF_SQLALCHEMY):
         takes = ", ".join(sorted(_OF_LIBPQ | {"connect_timeout", "host", "port"}))
         raise InvalidRequest(f"DATABASE_URL has {name!r}, which is not supported; remove it. It takes {takes}.")
-    if given.get("sslmode", "prefer") not in _SSL_MODES:
+    if options.get("sslmode", "prefer") not in _SSL_MODES:
         raise InvalidRequest(f"DATABASE_URL has an unknown 'sslmode'; write one of {', '.join(_SSL_MODES)}.")
-    for name in sorted(given.keys() & set(_SSL_FILES)):
-        if not Path(given[name]).is_file():
+    for name in sorted(options.keys() & set(_SSL_FILES)):
+        if not Path(options[name]).is_file():
             raise InvalidRequest(f"DATABASE_URL has a {name!r} that is no file; write the path of a PEM file.")
     # Without a cache the driver names no statement, and SQLAlchemy takes this option from its URL.
-    unnamed = {"statement_cache_size": 0} if int(given.get("prepared_statement_cache_size", "1")) == 0 else {}
-    read = {name: value for name, value in given.items() if name in _OF_LIBPQ}
+    unnamed = {"statement_cache_size": 0} if int(options.get("prepared_statement_cache_size", "1")) == 0 else {}
+    read = {name: value for name, value in options.items() if name in _OF_LIBPQ}
     # The host and the rest come beside this URL.
     return {"timeout": timeout_s, **unnamed, **({"dsn": f"postgresql://?{urlencode(read)}"} if read else {})}
 
@@ -216,13 +220,13 @@ def schema_fault(connection: Connection) -> str | None:
         if not present:
             return f"has no tables; this program needs {REVISION}. {MIGRATE}"
         return "holds tables of another program. Name another database by DATABASE_URL."
-    found = str(connection.execute(text(f"SELECT version_num FROM {_VERSIONS}")).scalar())
-    if found == REVISION:
+    version = str(connection.execute(text(f"SELECT version_num FROM {_VERSIONS}")).scalar())
+    if version == REVISION:
         return f"lacks the table {missing[0]}. Restore a backup, or name another database." if missing else None
-    has = f"has the tables of version {found}; this program needs {REVISION}."
-    if re.fullmatch(r"[0-9]{4}", found) is None:
+    has = f"has the tables of version {version}; this program needs {REVISION}."
+    if re.fullmatch(r"[0-9]{4}", version) is None:
         return "holds tables of another program. Name another database by DATABASE_URL."
-    return f"{has} {MIGRATE}" if found < REVISION else f"{has} A newer program made them: update this one."
+    return f"{has} {MIGRATE}" if version < REVISION else f"{has} A newer program made them: update this one."
 
 
 def _is_about_a_value(exc: Exception) -> bool:

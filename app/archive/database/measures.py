@@ -19,9 +19,9 @@ from app.archive.database.rows import microseconds, storable
 from app.archive.database.tables import AMOUNTS, NAME_CHARS_MAX, ROLLUP_KEY, measures, rollups
 from app.catalog.entries import BENCH
 from app.deliberation.calls import Usage
+from app.deliberation.contributions import winner
 from app.deliberation.fold import State
 from app.deliberation.specification import Specification
-from app.deliberation.works import winner
 
 DAY_US = 86_400_000_000
 WIDTHS_US = (DAY_US, 3_600_000_000)
@@ -44,7 +44,7 @@ def duration_class(took_us: int) -> int:
 def measures_of(tenant: str, state: State) -> Iterator[Measure]:
     """Yields a row for the strategy, for its shape, and for each role and model that took part.
 
-    In the row of a role or model `won`, tokens and cost are its own, and other amounts those of the deliberation.
+    In the row of a role or model `won`, tokens and cost are its own; other amounts are the deliberation's.
     """
     end, created_us = state.end, microseconds(state.accepted.ts)
     assert end is not None, "only what has ended is measured"
@@ -86,7 +86,7 @@ def _spent(state: State) -> dict[tuple[str, str], list[Usage]]:
     strategy = ("strategy", _name(state.specification.strategy))
     whole = [strategy, ("shape", _name(shape(state.specification)))]
     spent = {key: list[Usage]() for key in whole} | {
-        ("role", _name(each.role)): [] for each in state.specification.agents
+        ("role", _name(agent.role)): [] for agent in state.specification.agents
     }
     for finished in state.finished.values():
         counted = [*whole, ("role", _name(finished.role))]
@@ -134,8 +134,8 @@ async def replace(connection: AsyncConnection, dialect: str, keys: Sequence[Key]
         await connection.execute(_addition(dialect), changed)
     emptied = [{f"of_{name}": row[name] for name in ROLLUP_KEY} for row in changed if row["number"] < 0]
     if emptied:
-        found = and_(*(rollups.c[name] == bindparam(f"of_{name}") for name in ROLLUP_KEY))
-        await connection.execute(delete(rollups).where(found, rollups.c.number == 0), emptied)
+        condition = and_(*(rollups.c[name] == bindparam(f"of_{name}") for name in ROLLUP_KEY))
+        await connection.execute(delete(rollups).where(condition, rollups.c.number == 0), emptied)
 
 
 def _add(changes: Sums, rows: Iterable[Mapping[Any, Any]], sign: int) -> None:

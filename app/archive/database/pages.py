@@ -42,30 +42,30 @@ def selection(
 
 
 @lru_cache(maxsize=256)
-def _selection(given: frozenset[str]) -> Select[Any]:
+def _selection(filters: frozenset[str]) -> Select[Any]:
     """Returns the statement for these values, made once: to make it takes a quarter of the time of a page."""
-    row, found = deliberations.c, shown()
-    since, until = (bindparam(name, type_=BigInteger) if name in given else None for name in ("since", "until"))
+    row, statement = deliberations.c, shown()
+    since, until = (bindparam(name, type_=BigInteger) if name in filters else None for name in ("since", "until"))
     conditions = [row.tenant == bindparam("tenant")]
     # Places beyond the times, so that a page need not look at everything that is too old or new.
     conditions += bounds_of_time(since, until, row.created_us) + bounds_of_place(since, until, row.accepted)
-    if "statuses" in given:
+    if "statuses" in filters:
         conditions.append(row.status.in_(bindparam("statuses", expanding=True)))
-    by_label = "begin" in given
+    by_label = "begin" in filters
     place = labels.c.accepted if by_label else row.accepted
-    for name in sorted(given):
+    for name in sorted(filters):
         if name.startswith(_MARK) or name == "bench":
             other = labels.alias().c
             marked = exists().where(other.label == bindparam(name), other.accepted == place)
             conditions.append(~marked if name == "bench" else marked)
     if by_label:
         # Without the sum SQLite would also compare `accepted` of the rows with the bound, and search them by it alone.
-        found = found.join_from(
+        statement = statement.join_from(
             labels, deliberations, and_(row.accepted == place + 0, row.tenant == bindparam("tenant"))
         )
         conditions.append(labels.c.label == bindparam("begin"))
-    found = found.where(*conditions, place < bindparam("before"))
-    return found.order_by(place.desc()).limit(bindparam("limit", type_=Integer))
+    statement = statement.where(*conditions, place < bindparam("before"))
+    return statement.order_by(place.desc()).limit(bindparam("limit", type_=Integer))
 
 
 def shown() -> Any:  # noqa: ANN401 -- a select of many columns
@@ -95,8 +95,8 @@ def _counting(marks: int, *, statuses: bool) -> Any:  # noqa: ANN401 -- a select
     if statuses:
         having = row.status.in_(bindparam("statuses", expanding=True))
         rows.append(select(row.accepted).where(row.tenant == bindparam("tenant"), having))
-    some = [each.limit(bindparam("at_most", type_=Integer)).subquery() for each in rows]
-    return select(*(select(func.count()).select_from(each).scalar_subquery() for each in some))
+    some = [query.limit(bindparam("at_most", type_=Integer)).subquery() for query in rows]
+    return select(*(select(func.count()).select_from(query).scalar_subquery() for query in some))
 
 
 def _numbered(marks: Iterable[int]) -> dict[str, int]:
@@ -104,12 +104,9 @@ def _numbered(marks: Iterable[int]) -> dict[str, int]:
 
 
 def _marks(tenant: str, asked: ListFilter) -> list[int]:
-    marks = [label(tenant, f"metadata.{name}", value) for name, value in asked.metadata.items()]
-    if asked.role is not None:
-        marks.append(label(tenant, "role", asked.role))
-    if asked.strategy is not None:
-        marks.append(label(tenant, "strategy", asked.strategy))
-    return marks
+    metadata = {f"metadata.{name}": value for name, value in asked.metadata.items()}
+    wanted = metadata | {"role": asked.role, "strategy": asked.strategy}
+    return [label(tenant, name, value) for name, value in wanted.items() if value is not None]
 
 
 Microseconds = int | ColumnElement[int] | None

@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 from app.api.schemas import StageProgress
 from app.archive.database.tables import VERSION_MAX, deliberations, position
-from app.catalog.entries import TASK_CHARS_MAX
+from app.catalog.entries import headline
 from app.deliberation.calls import Usage
 from app.deliberation.facts import StageOpened, prefix
 from app.deliberation.fold import State
@@ -58,12 +58,12 @@ def row_of(written: Written, log: int) -> dict[str, object]:
     specification = state.specification
     roles = Counter(agent.role for agent in specification.agents)
     summary: dict[str, object] = {
-        "task": specification.task[:TASK_CHARS_MAX],
+        "task": headline(specification.task),
         "roles": roles,
         "metadata": specification.metadata,
     }
     if state.end is not None:
-        usage = Usage.total([each.usage for each in state.finished.values()])
+        usage = Usage.total([finished.usage for finished in state.finished.values()])
         summary["usage"] = usage.model_dump(mode="json", exclude_defaults=True)
         summary["winner"] = state.end.verdict and state.end.verdict.winner
         summary["degraded"] = state.end.degraded is not None
@@ -93,16 +93,16 @@ def progress_of(opened: StageOpened) -> str:
 
 def pack_facts(records: Sequence[Record]) -> bytes:
     """Returns facts as one compressed value: a line for each, with its sequence, subject's tail and JSON."""
-    lines = (b"%d %s %s" % (each.sequence, _tail(each).encode(), each.data) for each in records)
+    lines = (b"%d %s %s" % (record.sequence, _tail(record).encode(), record.data) for record in records)
     return zlib.compress(b"\n".join(lines), _LEVEL)
 
 
 def unpack_facts(tenant: str, deliberation_id: str, packed: bytes) -> list[Record]:
-    stem, found = prefix(tenant, deliberation_id), list[Record]()
+    stem, records = prefix(tenant, deliberation_id), list[Record]()
     for line in zlib.decompress(packed).split(b"\n"):
         sequence, tail, data = line.split(b" ", 2)
-        found.append(Record(f"{stem}.{tail.decode()}", int(sequence), data))
-    return found
+        records.append(Record(f"{stem}.{tail.decode()}", int(sequence), data))
+    return records
 
 
 def _tail(record: Record) -> str:

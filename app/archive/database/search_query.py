@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from app.archive.database.words import split
+from app.archive.database.words import SINGLE, split
 from app.deliberation.errors import InvalidRequest
 
 QUERY_CHARS_MAX = 256
 PREFIX_CHARS_MIN = 3
+# A character of an Indic script and its neighbours is a syllable.
+_SYLLABLES_FROM, SYLLABLES_MIN = "\u0900", 2
 # Each is looked up as all words that begin so, which takes a hundred times as long as one word.
 PREFIXES_MAX = 4
 # Matches an optional minus and a quoted phrase, closed or not; else a run without spaces and quotes.
@@ -59,19 +61,19 @@ class Search:
     excluded: tuple[Phrase, ...] = ()
 
     def with_words(self, groups: Sequence[Sequence[str]], excluded: Sequence[str]) -> "Search":
-        """The same, and one word of each of these groups is found, and none that is excluded."""
+        """The same search, which also asks for a word of each group, and for no excluded word."""
         added = tuple(tuple(Phrase((word,)) for word in group) for group in groups)
         return Search((*added, *self.required), (*self.excluded, *(Phrase((word,)) for word in excluded)))
 
     def fts5(self) -> str:
-        found = " AND ".join(f"({' OR '.join(each.fts5() for each in group)})" for group in self.required)
+        query = " AND ".join(f"({' OR '.join(term.fts5() for term in group)})" for group in self.required)
         if not self.excluded:
-            return found
-        return f"({found}) NOT ({' OR '.join(each.fts5() for each in self.excluded)})"
+            return query
+        return f"({query}) NOT ({' OR '.join(term.fts5() for term in self.excluded)})"
 
     def tsquery(self) -> str:
-        found = [f"({' | '.join(each.tsquery() for each in group)})" for group in self.required]
-        return " & ".join([*found, *(f"!{each.tsquery()}" for each in self.excluded)])
+        groups = [f"({' | '.join(term.tsquery() for term in group)})" for group in self.required]
+        return " & ".join([*groups, *(f"!{term.tsquery()}" for term in self.excluded)])
 
 
 def parse(text: str) -> Search:
@@ -102,7 +104,9 @@ def parse(text: str) -> Search:
 
 def _phrase(quoted: str, bare: str) -> Phrase | None:
     words = tuple(split(quoted or bare))
-    prefix = bare.endswith("*")
-    if words and prefix and len(words[-1]) < PREFIX_CHARS_MIN:
-        raise InvalidSearch("The beginning of a word is too short", f"Give {PREFIX_CHARS_MIN} letters before *.")
+    # A word of one character is no beginning of a longer word: the text goes on with other words.
+    prefix = bare.endswith("*") and bool(words) and SINGLE.fullmatch(words[-1]) is None
+    least = SYLLABLES_MIN if words and words[-1] >= _SYLLABLES_FROM else PREFIX_CHARS_MIN
+    if prefix and len(words[-1]) < least:
+        raise InvalidSearch("The beginning of a word is too short", f"Give {least} letters before *.")
     return Phrase(words, prefix) if words else None

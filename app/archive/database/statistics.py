@@ -73,8 +73,8 @@ class _Sum:
         return None
 
     def _costs(self) -> tuple[UsageCost | None, tuple[Money, ...]]:
-        found = sorted(self.costs.items(), key=lambda each: (-each[1][0], each[0]))
-        sums = [Money(amount=Decimal(cost).scaleb(-6), currency=currency) for currency, (_, cost) in found]
+        ordered = sorted(self.costs.items(), key=lambda cost: (-cost[1][0], cost[0]))
+        sums = [Money(amount=Decimal(cost).scaleb(-6), currency=currency) for currency, (_, cost) in ordered]
         if not sums:
             return None, ()
         return UsageCost(**dict(sums[0]), unpriced_calls=self.amounts["unpriced_calls"]), tuple(sums[1:])
@@ -115,12 +115,12 @@ async def statistics(connection: AsyncConnection, asked: StatsFilter) -> Stats:
     if compete is not None:
         for row in await connection.execute(_selection(asked, compete, compete)):
             groups[row.name].add(row)
-    found = (
+    figures = (
         GroupFigures(name=name, wins=group.wins() if compete else None, **dict(group.figures(running[name])))
         for name, group in sorted(groups.items())
     )
     period = {"from_": asked.since, "to": asked.until or asked.as_of}
-    return Stats(**period, by=asked.by, groups=tuple(found), **dict(total.figures(running[""])))
+    return Stats(**period, by=asked.by, groups=tuple(figures), **dict(total.figures(running[""])))
 
 
 async def history(connection: AsyncConnection, tenant: str, asked: Specification, since: datetime) -> QuoteHistory:
@@ -131,11 +131,11 @@ async def history(connection: AsyncConnection, tenant: str, asked: Specification
     sums = [func.sum(row[name]).label(name) for name in ("number", "calls", "completion_tokens")]
     rows = await connection.execute(select(row.kind, row.name, *sums).where(like, *of).group_by(row.kind, row.name))
     deliberations, calls, by_role = 0, 0, dict[str, RoleHistory]()
-    for found in rows:
-        if found.kind == "shape":
-            deliberations, calls = int(found.number), int(found.calls)
-        elif found.calls:
-            by_role[found.name] = RoleHistory(calls=int(found.calls), completion_tokens=int(found.completion_tokens))
+    for group in rows:
+        if group.kind == "shape":
+            deliberations, calls = int(group.number), int(group.calls)
+        elif group.calls:
+            by_role[group.name] = RoleHistory(calls=int(group.calls), completion_tokens=int(group.completion_tokens))
     return QuoteHistory(deliberations=deliberations, calls=calls, by_role=by_role)
 
 

@@ -20,7 +20,7 @@ from app.archive.database.statistics import StatsFilter, history, statistics
 from app.archive.database.tables import VERSION_MAX, deliberations, labels, logs
 from app.archive.database.writing import Opening, Rows, put, put_openings, rows_of
 from app.catalog.entries import Entry, ListFilter
-from app.deliberation.errors import Gone
+from app.deliberation.errors import ArchiveUnavailable, Gone
 from app.deliberation.ports import Record
 from app.deliberation.quote import QuoteHistory
 from app.deliberation.specification import Specification
@@ -75,8 +75,13 @@ class Store:
         self._log_numbers: dict[str, int] = {}
         self._turns = WeakValueDictionary[str, asyncio.Semaphore]()
 
-    async def check(self) -> None:
-        await self._database.check()
+    async def failure(self) -> str:
+        """Why the database does not serve; empty while it does."""
+        try:
+            await self._database.check()
+        except ArchiveUnavailable as exc:
+            return str(exc)
+        return ""
 
     async def log_number(self, epoch: str) -> int:
         if epoch not in self._log_numbers:
@@ -106,9 +111,9 @@ class Store:
 
     async def write(self, epoch: str, batch: Sequence[Written]) -> None:
         """Write deliberations of a log in one transaction, each of them once. A tombstone belongs to no log."""
-        log = await self.log_number(epoch) if any(each.state is not None for each in batch) else 0
+        log = await self.log_number(epoch) if any(written.state is not None for written in batch) else 0
         # In a thread, because the event loop would not answer for as long as a batch of long answers takes.
-        await self.put(await asyncio.to_thread(lambda: [rows_of(each, log, self.dialect) for each in batch]))
+        await self.put(await asyncio.to_thread(lambda: [rows_of(written, log, self.dialect) for written in batch]))
 
     async def put(self, batch: Sequence[Rows], openings: Sequence[Opening] = (), copied: Copied | None = None) -> None:
         """Write rows, openings, and how far the log is copied with them, in one transaction."""
@@ -116,8 +121,8 @@ class Store:
             await put(connection, self.dialect, batch)
             await put_openings(connection, openings)
             if copied is not None:
-                given = {"copied_to": copied.sequence, "copied_us": microseconds(copied.at)}
-                await connection.execute(update(logs).where(logs.c.epoch == copied.epoch).values(given))
+                columns = {"copied_to": copied.sequence, "copied_us": microseconds(copied.at)}
+                await connection.execute(update(logs).where(logs.c.epoch == copied.epoch).values(columns))
 
     async def read(self, tenant: str, deliberation_id: str) -> Archived | None:
         """An ended deliberation, None when there is none; raises Gone for a deleted one."""
@@ -128,14 +133,14 @@ class Store:
             .where(row.tenant == tenant, row.id == deliberation_id)
         )
         async with self._database.begin() as connection:
-            found = (await connection.execute(statement)).one_or_none()
-        if found is None:
+            archived = (await connection.execute(statement)).one_or_none()
+        if archived is None:
             return None
-        if found.status == DELETED:
+        if archived.status == DELETED:
             raise Gone(f"Deliberation {deliberation_id} has been deleted.")
-        if found.facts is None:
+        if archived.facts is None:
             return None
-        return Archived(found.epoch, unpack_facts(tenant, deliberation_id, found.facts))
+        return Archived(archived.epoch, unpack_facts(tenant, deliberation_id, archived.facts))
 
     async def page(
         self, tenant: str, asked: ListFilter, search: Search | None = None, *, limit: int, before: int = VERSION_MAX
@@ -177,10 +182,10 @@ class Store:
         limit: int,
         before: int,
     ) -> tuple[list[tuple[int, Entry]], Copied | None]:
-        found = list[tuple[int, Entry]]()
+        page = list[tuple[int, Entry]]()
         number, copied = await _copied(connection)
         begin = await beginning(connection, tenant, asked) if search is None else None
-        while len(found) < limit:
+        while len(page) < limit:
             if search is None:
                 rows = (await connection.execute(*selection(tenant, asked, begin, limit=limit, before=before))).all()
             else:
@@ -188,11 +193,11 @@ class Store:
                 rows = (await connection.execute(hits)).all()
             # A log that was lost left deliberations without an end.
             entries = (placed_entry(tenant, row) for row in rows if row.ended_us is not None or row.log == number)
-            found += [each for each in entries if asked.shows(each[1])]
+            page += [placed for placed in entries if asked.shows(placed[1])]
             if len(rows) < limit:
                 break
             before = rows[-1].accepted
-        return found, copied
+        return page, copied
 
     async def stats(self, asked: StatsFilter) -> tuple[Stats, Copied | None]:
         async with self._database.begin() as connection:
@@ -248,29 +253,32 @@ class Store:
     async def expire(self, before: datetime, tenants: Mapping[str, datetime] | None = None) -> int:
         """Remove at most EXPIRED_AT_ONCE rows from before a time, or a tenant's own; return their count."""
         row, tenants = deliberations.c, tenants or {}
-        groups = [and_(row.tenant == tenant, row.created_us < microseconds(each)) for tenant, each in tenants.items()]
+        groups = [
+            and_(row.tenant == tenant, row.created_us < microseconds(kept_from))
+            for tenant, kept_from in tenants.items()
+        ]
         groups.append(and_(row.created_us < microseconds(before), row.tenant.not_in(tenants)))
         old = list[tuple[str, str]]()
         # Before the transaction that writes: what tenants keep for longer is passed over, row by row.
         async with self._database.begin() as connection:
             for group in groups:
                 chosen = select(row.tenant, row.id).where(group).limit(EXPIRED_AT_ONCE - len(old))
-                old += [(each.tenant, each.id) for each in await connection.execute(chosen)]
+                old += [(expired.tenant, expired.id) for expired in await connection.execute(chosen)]
         if not old:
             return 0
         async with self._database.begin() as connection:
             removal = delete(deliberations).where(tuple_(row.tenant, row.id).in_(old), or_(*groups))
             gone = (await connection.execute(removal.returning(row.tenant, row.id, row.accepted))).all()
-            places = [each.accepted for each in gone if each.accepted is not None]
+            places = [removed.accepted for removed in gone if removed.accepted is not None]
             await connection.execute(delete(labels).where(labels.c.accepted.in_(places)))
             await connection.execute(texts.removal(places))
-            await measures.replace(connection, self.dialect, [(each.tenant, each.id) for each in gone], [])
+            await measures.replace(connection, self.dialect, [(removed.tenant, removed.id) for removed in gone], [])
         return len(gone)
 
 
 async def _copied(connection: AsyncConnection) -> tuple[int, Copied | None]:
-    found = (await connection.execute(select(logs).order_by(logs.c.number.desc()).limit(1))).one_or_none()
-    if found is None:
+    log = (await connection.execute(select(logs).order_by(logs.c.number.desc()).limit(1))).one_or_none()
+    if log is None:
         return 0, None
-    copied = None if found.copied_us is None else Copied(found.epoch, found.copied_to, instant(found.copied_us))
-    return found.number, copied
+    copied = None if log.copied_us is None else Copied(log.epoch, log.copied_to, instant(log.copied_us))
+    return log.number, copied

@@ -65,8 +65,8 @@ deliberations = Table(
     Column("strategy", String(64)),
     # JSON: the stage that was opened last, see `rows.progress_of`. None before the first one, and after the end.
     Column("progress", Text),
-    # JSON: the beginning of the task, the number of agents by role, and the metadata; after the end also usage, winner
-    # and whether it is degraded.
+    # JSON: the beginning of the task, the number of agents by role, and the metadata. After the end also the usage, the
+    # winner, and whether the verdict is degraded.
     Column("summary", Text),
     # The facts of an ended deliberation, see `rows.pack_facts`. The column is last, because SQLite reads a row up to
     # the column it needs.

@@ -45,18 +45,18 @@ def removal(places: Sequence[int]) -> Delete:
 def selection(dialect: str, tenant: str, search: Search, asked: ListFilter, *, limit: int, before: int) -> Select[Any]:
     """Selects at most `limit` rows with the words. Words of filters may collide: the caller filters again."""
     place, row = texts.c.rowid, deliberations.c
-    found = select(place).where(_matches(dialect, _filtered(tenant, search, asked)), *_times(tenant, asked))
-    found = found.where(place < before)
+    statement = select(place).where(_matches(dialect, _filtered(tenant, search, asked)), *_times(tenant, asked))
+    statement = statement.where(place < before)
     # Limited before the join: no plan begins with the deliberations.
-    hits = found.order_by(place.desc()).limit(limit).subquery()
-    found = shown().join_from(hits, deliberations, (row.accepted == hits.c.rowid) & (row.tenant == tenant))
-    return found.order_by(hits.c.rowid.desc())
+    hits = statement.order_by(place.desc()).limit(limit).subquery()
+    statement = shown().join_from(hits, deliberations, (row.accepted == hits.c.rowid) & (row.tenant == tenant))
+    return statement.order_by(hits.c.rowid.desc())
 
 
 def _filtered(tenant: str, search: Search, asked: ListFilter) -> Search:
-    given = {"tenant": tenant, "role": asked.role, "strategy": asked.strategy}
-    given |= {f"metadata.{name}": value for name, value in asked.metadata.items()}
-    words = [[filter_word(tenant, name, value)] for name, value in given.items() if value is not None]
+    wanted = {"tenant": tenant, "role": asked.role, "strategy": asked.strategy}
+    wanted |= {f"metadata.{name}": value for name, value in asked.metadata.items()}
+    words = [[filter_word(tenant, name, value)] for name, value in wanted.items() if value is not None]
     if asked.statuses:
         values = sorted({status_value(status) for status in asked.statuses})
         words.append([filter_word(tenant, "status", value) for value in values])

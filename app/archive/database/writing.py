@@ -49,35 +49,35 @@ async def put(connection: AsyncConnection, dialect: str, batch: Sequence[Rows]) 
     if not batch:
         return
     # One order of rows, so that no two writers wait for each other.
-    rows = {each.key: each for each in sorted(batch, key=lambda each: each.key)}
-    changed = await connection.execute(_upsert(dialect), [each.row for each in rows.values()])
-    placed = [(each.accepted, rows[each.tenant, each.id]) for each in changed]
+    rows = {deliberation.key: deliberation for deliberation in sorted(batch, key=lambda deliberation: deliberation.key)}
+    changed = await connection.execute(_upsert(dialect), [deliberation.row for deliberation in rows.values()])
+    placed = [(written.accepted, rows[written.tenant, written.id]) for written in changed]
     await _put_labels(connection, dialect, placed)
     await _put_texts(connection, dialect, placed)
-    measured = [measure for _, each in placed for measure in each.measures]
-    await replace(connection, dialect, [each.key for _, each in placed], measured)
+    measured = [measure for _, deliberation in placed for measure in deliberation.measures]
+    await replace(connection, dialect, [deliberation.key for _, deliberation in placed], measured)
 
 
 @cache
 def _upsert(dialect: str) -> Any:  # noqa: ANN401 -- see `insert`
     row, statement = deliberations.c, insert(dialect, deliberations)
-    given = {column.name: statement.excluded[column.name] for column in row if not column.primary_key}
+    columns = {column.name: statement.excluded[column.name] for column in row if not column.primary_key}
     # A tombstone keeps its place, by which it is removed from other tables.
-    given["accepted"] = func.coalesce(row.accepted, statement.excluded.accepted)
+    columns["accepted"] = func.coalesce(row.accepted, statement.excluded.accepted)
     newer = statement.excluded.version > row.version
-    return statement.on_conflict_do_update(index_elements=["tenant", "id"], set_=given, where=newer).returning(
+    return statement.on_conflict_do_update(index_elements=["tenant", "id"], set_=columns, where=newer).returning(
         row.tenant, row.id, row.accepted
     )
 
 
 async def put_openings(connection: AsyncConnection, openings: Sequence[Opening]) -> None:
     if openings:
-        given = [
-            {"of_tenant": each.key[0], "of_id": each.key[1], "to": each.version, "at_us": each.at_us}
-            | {"opened": each.progress}
-            for each in sorted(openings)
+        parameters = [
+            {"of_tenant": opening.key[0], "of_id": opening.key[1], "to": opening.version, "at_us": opening.at_us}
+            | {"opened": opening.progress}
+            for opening in sorted(openings)
         ]
-        await connection.execute(_opening(), given)
+        await connection.execute(_opening(), parameters)
 
 
 @cache
@@ -97,17 +97,21 @@ _Placed = Sequence[tuple[int | None, Rows]]
 
 async def _put_labels(connection: AsyncConnection, dialect: str, placed: _Placed) -> None:
     """Write the labels of these rows, and remove those of tombstones. An acceptance never changes its labels."""
-    places = [place for place, each in placed if place is not None and not each.labels]
+    places = [place for place, deliberation in placed if place is not None and not deliberation.labels]
     if places:
         await connection.execute(delete(labels).where(labels.c.accepted.in_(places)))
-    found = [{"label": label, "accepted": place} for place, each in placed for label in each.labels]
-    if found:
-        await connection.execute(insert(dialect, labels).on_conflict_do_nothing(), found)
+    rows = [{"label": label, "accepted": place} for place, deliberation in placed for label in deliberation.labels]
+    if rows:
+        await connection.execute(insert(dialect, labels).on_conflict_do_nothing(), rows)
 
 
 async def _put_texts(connection: AsyncConnection, dialect: str, placed: _Placed) -> None:
-    words = [{"rowid": place, "words": each.words} for place, each in placed if each.words is not None]
-    gone = [place for place, each in placed if each.words is None and place is not None]
+    words = [
+        {"rowid": place, "words": deliberation.words}
+        for place, deliberation in placed
+        if deliberation.words is not None
+    ]
+    gone = [place for place, deliberation in placed if deliberation.words is None and place is not None]
     if words:
         await connection.execute(texts.PUT[dialect], words)
     if gone:

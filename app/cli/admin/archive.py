@@ -42,7 +42,7 @@ def archive_url(database_url: str | None, data_dir: Path | None) -> str:
     directory = find_data_dir(data_dir, remedy)
     named, own = directory / DATABASE_URL_FILE, directory.resolve() / "archive.db"
     if named.is_file():
-        return named.read_text(encoding="utf-8").strip()
+        return named.read_text(encoding="utf-8-sig").strip()
     if not own.is_file():
         raise CommandError(
             Exit.USAGE, "missing_setting", f"there is no archive {own}", remedy=f"{remedy}, or the stack by --data-dir"

@@ -39,7 +39,7 @@ def use_context(url: UrlArgument, api_key: KeptKeyOption = None, as_json: JsonOp
     DELIBERATE_API_KEY of the environment is not kept: only a key given here is, in a file that its owner alone reads.
     """
 
-    async def work() -> Exit:
+    async def main() -> Exit:
         key = sys.stdin.readline().strip() if api_key == _STDIN else api_key
         # It refuses what cannot be a key.
         async with GatewayClient(url, key):
@@ -51,31 +51,31 @@ def use_context(url: UrlArgument, api_key: KeptKeyOption = None, as_json: JsonOp
         line = f"commands speak to {url}{kept}; {path} keeps it"
         return output({"url": url, "file": str(path), "key": bool(key)}, lambda: plain(line), as_json=as_json)
 
-    run(work, as_json=as_json)
+    run(main, as_json=as_json)
 
 
 @context_cli.command("show", epilog=EXIT_HELP)
 def show_context(url: UrlOption = None, data_dir: StackOption = None, as_json: JsonOption = False) -> None:
     """Show which gateway commands speak to here, and what named it."""
 
-    async def work() -> Exit:
+    async def main() -> Exit:
         target = find_target(url, data_dir, os.environ.get("DELIBERATE_API_KEY"))
         document = {"url": target.url, "source": target.source, "key": bool(target.api_key)}
         key = ", with a key" if target.api_key else ", without a key"
         return output(document, lambda: plain(f"{target.url} (from {target.source}){key}"), as_json=as_json)
 
-    run(work, as_json=as_json)
+    run(main, as_json=as_json)
 
 
 @context_cli.command("clear", epilog=EXIT_HELP)
 def clear_context(as_json: JsonOption = False) -> None:
     """Forget the context; commands then find the stack that runs in `.deliberate`."""
 
-    async def work() -> Exit:
+    async def main() -> Exit:
         path = context_file()
         known = path.exists()
         path.unlink(missing_ok=True)
         text = Text(f"{path} is removed" if known else "there was no context")
         return output({"cleared": known, "file": str(path)}, lambda: text, as_json=as_json)
 
-    run(work, as_json=as_json)
+    run(main, as_json=as_json)

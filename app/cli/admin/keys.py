@@ -57,10 +57,10 @@ def pepper_of_environment() -> Pepper:
 
 def lifetime(text: str) -> timedelta | None:
     """Parses `90d`, `12h` or `30m`; None for `never`. Raises typer.BadParameter."""
-    found = re.fullmatch(r"([1-9][0-9]{0,4})([mhd])", text)
-    if found is None and text != "never":
+    match = re.fullmatch(r"([1-9][0-9]{0,4})([mhd])", text)
+    if match is None and text != "never":
         raise typer.BadParameter(f"--expires takes 90d, 12h, 30m or never, not {text!r}")
-    return None if found is None else int(found[1]) * _UNITS[found[2]]
+    return None if match is None else int(match[1]) * _UNITS[match[2]]
 
 
 def _checked_name(value: str) -> str:
@@ -71,11 +71,9 @@ def _checked_name(value: str) -> str:
 
 
 def _checked_scopes(values: list[str]) -> list[str]:
-    for value in values:
-        if value not in SCOPES:
-            raise typer.BadParameter(
-                f"there is no scope {value!r}. {did_you_mean(value, SCOPES)}The scopes are {', '.join(SCOPES)}"
-            )
+    if (unknown := next((value for value in values if value not in SCOPES), None)) is not None:
+        meant = did_you_mean(unknown, SCOPES)
+        raise typer.BadParameter(f"there is no scope {unknown!r}. {meant}The scopes are {', '.join(SCOPES)}")
     return values
 
 
@@ -116,7 +114,7 @@ class KeyListing:
             with suppress(ValidationError):
                 fact = decode_key(record.data)
                 good = pepper.verified(record) is not None if pepper else key_subject(fact) == record.subject
-                (book if good and fact.signature else others).take(fact)
+                (book if good and fact.signature else others).apply(fact)
         unsigned = others.keys.keys() - book.keys.keys()
         book.keys |= {key_id: others.keys[key_id] for key_id in unsigned}
         # These keys open nothing anyway, so that an unverified revocation may be shown.
@@ -155,7 +153,7 @@ def create_key(
     """Create a key. Stdout has only the key, which cannot be shown again."""
     span, scopes, pepper = lifetime(expires), cast("list[Scope]", scope), pepper_of_environment()
 
-    async def work(journal: JetStreamJournal) -> Exit:
+    async def main(journal: JetStreamJournal) -> Exit:
         now = datetime.now(UTC)
         fact, key, _ = await KeyWriter(journal, pepper).create(name, tenant, scopes, now, span)
         document = KeyListing(KeyBook(), frozenset()).document(HeldKey.of(fact), None, now)
@@ -171,7 +169,7 @@ def create_key(
     async def checked() -> Exit:
         log = _log(nats_url, data_dir)
         _check_pepper(log.stack, pepper)
-        code = await connected(log, wait_s, work)
+        code = await connected(log, wait_s, main)
         if log.stack is not None and log.stack.key_pepper == "":
             print_to_stderr(f"The stack in {log.stack.data_dir} asks for no keys until it starts with this KEY_PEPPER.")
         return code
@@ -204,14 +202,14 @@ def list_keys(
     """List the keys with their status, oldest first. With KEY_PEPPER set, signatures are verified."""
     pepper = pepper_of_environment() if os.environ.get("KEY_PEPPER") else None
 
-    async def work(journal: JetStreamJournal) -> Exit:
+    async def main(journal: JetStreamJournal) -> Exit:
         listing, now = await KeyListing.read(journal, pepper), datetime.now(UTC)
         held = sorted(listing.book.keys.values(), key=lambda key: key.fact.created_at)
         pepper_id = pepper and pepper.id
         documents = [listing.document(key, pepper_id, now) for key in held if tenant in (None, key.fact.tenant)]
         return output({"items": documents}, lambda: keys_table(documents), as_json=as_json)
 
-    run(lambda: connected(_log(nats_url, data_dir), wait_s, work), as_json=as_json)
+    run(lambda: connected(_log(nats_url, data_dir), wait_s, main), as_json=as_json)
 
 
 @keys_cli.command("revoke", epilog=EXIT_HELP)
@@ -225,7 +223,7 @@ def revoke_key(
     """Revoke a key for ever, with KEY_PEPPER set. Every gateway refuses it within a second and ends its streams."""
     pepper = pepper_of_environment()
 
-    async def work(journal: JetStreamJournal) -> Exit:
+    async def main(journal: JetStreamJournal) -> Exit:
         # The argument may also be the whole key, as after a leak.
         known, listing = key_id_of(key_id) or key_id, await KeyListing.read(journal, pepper)
         held = listing.book.keys.get(known)
@@ -237,8 +235,8 @@ def revoke_key(
             raise CommandError(Exit.REFUSED, "not_signed", detail, remedy="set KEY_PEPPER to the gateway's value")
         if known not in listing.book.revoked:
             record = await KeyWriter(journal, pepper).revoke(known, datetime.now(UTC))
-            listing.book.take(decode_key(record.data))
+            listing.book.apply(decode_key(record.data))
         document = listing.document(held, None, datetime.now(UTC))
         return output(document, lambda: plain(f"{known} is revoked"), as_json=as_json)
 
-    run(lambda: connected(_log(nats_url, data_dir), wait_s, work), as_json=as_json)
+    run(lambda: connected(_log(nats_url, data_dir), wait_s, main), as_json=as_json)

@@ -18,7 +18,7 @@ from app.cli.options import DATA_DIR, JsonOption, StackOption, checked_nats_url
 from app.cli.stack.layout import AgentsOption, RolesOption
 from app.cli.target import LocalStack, find_local
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
-from app.deliberation.roles import roles_over_nats
+from app.deliberation.roles import placed, run_by
 from app.log import stream_settings as bounds
 from app.log.journal import JetStreamJournal
 from app.log.signature import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSigner
@@ -65,12 +65,14 @@ AckWaitOption = Annotated[
     ),
 ]
 PublishOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--publish",
         envvar="PUBLISH",
         metavar="LIST",
-        help="Messages for other services, whose streams are declared too: announcements,responses,results,texts.",
+        show_default=",".join(bounds.DEFAULT_PUBLICATIONS),
+        help="Messages for other services, whose streams are declared too: announcements,responses,results,texts; "
+        "nothing for none.",
     ),
 ]
 ClustersOption = Annotated[
@@ -97,7 +99,7 @@ class LogTarget:
 
 
 def find_log(nats_url: str | None, data_dir: Path | None, *, user: str, of_stack: bool) -> LogTarget:
-    """The log at `nats_url`, else that of the stack in `data_dir`, else that of the stack that runs in `.deliberate`.
+    """The log at `nats_url`, else of the stack in `data_dir`, else of the stack that runs in `.deliberate`.
 
     With `of_stack` a log at `nats_url` must be that of a stack that runs here. Raises CommandError when nothing names
     a log and no stack runs.
@@ -124,15 +126,15 @@ async def _check_identity(journal: JetStreamJournal, stack: LocalStack) -> None:
         raise CommandError(
             Exit.UNREACHABLE, "no_stack", detail, remedy="try again when `deliberate up` says it is ready"
         )
-    found = (await journal.state_of(KEYS_STREAM)).epoch
-    if found != stack.log_id:
+    log_id = (await journal.state_of(KEYS_STREAM)).epoch
+    if log_id != stack.log_id:
         detail = f"the log at {journal.server} is not that of the stack in {stack.data_dir}; nothing was changed"
         remedy = f"leave out --nats-url and NATS_URL for the stack in {stack.data_dir}, or name the other by --data-dir"
         raise CommandError(Exit.USAGE, "another_stack", detail, remedy=remedy)
 
 
-async def connected(log: LogTarget, wait_s: float, work: Callable[[JetStreamJournal], Awaitable[Exit]]) -> Exit:
-    """Run `work` with a connection to the log.
+async def connected(log: LogTarget, wait_s: float, main: Callable[[JetStreamJournal], Awaitable[Exit]]) -> Exit:
+    """Run `main` with a connection to the log.
 
     Raises CommandError when no server answers within `wait_s` seconds, or when it is not the stack's.
     """
@@ -145,7 +147,7 @@ async def connected(log: LogTarget, wait_s: float, work: Callable[[JetStreamJour
             await journal.open()
         if log.stack is not None:
             await _check_identity(journal, log.stack)
-        return await work(journal)
+        return await main(journal)
     except (TimeoutError, JournalUnavailable) as exc:
         detail = str(exc) or journal.refusal or f"no NATS server with JetStream answered within {wait_s:g} s"
         raise CommandError(Exit.UNREACHABLE, "journal_unavailable", detail, remedy=remedy) from exc
@@ -187,7 +189,7 @@ async def apply_streams(journal: JetStreamJournal, declared: StreamSettings, *, 
     return Exit.SUCCESS
 
 
-def _add_command(name: str, work: Callable[..., Awaitable[Exit]]) -> None:
+def _add_command(name: str, main: Callable[..., Awaitable[Exit]]) -> None:
     def command(
         nats_url: NatsOption = None,
         data_dir: StackOption = None,
@@ -197,7 +199,7 @@ def _add_command(name: str, work: Callable[..., Awaitable[Exit]]) -> None:
         ack_wait_s: AckWaitOption = bounds.ACK_WAIT_S_MIN,
         agents: AgentsOption = "ray",
         roles: RolesOption = None,
-        publish: PublishOption = "",
+        publish: PublishOption = None,
         clusters: ClustersOption = "",
         wait_s: WaitOption = 10.0,
     ) -> None:
@@ -206,17 +208,19 @@ def _add_command(name: str, work: Callable[..., Awaitable[Exit]]) -> None:
             from app.process_settings import ClusterRules, PublicationRules, read_roles
 
             with usage_errors("correct the file"):
-                worker_roles = roles_over_nats(read_roles(roles), agents)
-                publications = PublicationRules.model_validate({"PUBLISH": publish}).publications
+                worker_roles = run_by("nats", placed(read_roles(roles), agents))
+                # Without the option the settings read the environment: typer treats an empty PUBLISH as absent.
+                asked = {} if publish is None else {"PUBLISH": publish}
+                publications = PublicationRules.model_validate(asked).publications
                 labels = ClusterRules.model_validate({"CLUSTERS": clusters}).clusters
             settings = StreamSettings(retention_s, replicas, ack_wait_s, worker_roles, publications, labels)
-            return await work(journal, settings, as_json=as_json)
+            return await main(journal, settings, as_json=as_json)
 
         # A server at a URL may be one that is yet to get a stack.
         log = find_log(nats_url, data_dir, user="streams", of_stack=data_dir is not None)
         run(lambda: connected(log, wait_s, declared), as_json=as_json)
 
-    command.__doc__ = work.__doc__
+    command.__doc__ = main.__doc__
     streams_cli.command(name, epilog=EXIT_HELP)(command)
 
 

@@ -31,10 +31,10 @@ READ_BYTES = 1_000_000
 
 def _checked_time(text: str) -> datetime:
     try:
-        given = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError as exc:
         raise typer.BadParameter(f"{text!r} is no time; write 2026-01-31 or 2026-01-31T12:00:00Z") from exc
-    return given if given.tzinfo is not None else given.replace(tzinfo=UTC)
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def _checked_tenant(value: str | None) -> str | None:
@@ -192,7 +192,7 @@ def export_command(
     time as in RFC 3339. Deliberations that have not ended are in the log alone, and left out.
     """
 
-    async def work() -> Exit:
+    async def main() -> Exit:
         from app.archive.database.store import RowFilter
 
         _check_format(file)
@@ -200,12 +200,14 @@ def export_command(
         async with _opened(archive_url(database_url, data_dir)) as store:
             try:
                 await _export(store, chosen, counts, file)
+            except BrokenPipeError:
+                raise
             except OSError as exc:
                 raise _unusable(file, exc) from exc
         _report("exported", counts, as_table=file.suffix == PARQUET)
         return Exit.SUCCESS
 
-    run(work, as_json=False)
+    run(main, as_json=False)
 
 
 def import_command(
@@ -218,7 +220,7 @@ def import_command(
     An export has no proof of who wrote it: import only what you trust as you trust the log.
     """
 
-    async def work() -> Exit:
+    async def main() -> Exit:
         from app.archive.transfer import import_archive
 
         async with _opened(archive_url(database_url, data_dir)) as store:
@@ -232,4 +234,4 @@ def import_command(
         _report_oldest(imported.oldest)
         return Exit.SUCCESS
 
-    run(work, as_json=False)
+    run(main, as_json=False)

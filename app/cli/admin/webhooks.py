@@ -23,13 +23,13 @@ webhooks_cli = typer.Typer()
 
 def masters(data_dir: Path | None) -> list[str]:
     """Returns the sender's secrets, newest first: those of WEBHOOK_SECRETS, else of a stack; raises CommandError."""
-    given = os.environ.get("WEBHOOK_SECRETS", "")
+    listed = os.environ.get("WEBHOOK_SECRETS", "")
     kept = (data_dir or DATA_DIR) / WEBHOOK_SECRET_FILE
-    if not given:
+    if not listed:
         stack = data_dir or find_local(None, "set WEBHOOK_SECRETS to the sender's value").data_dir
         kept = stack / WEBHOOK_SECRET_FILE
-        given = kept.read_text(encoding="utf-8") if kept.is_file() else ""
-    secrets = [secret for secret in map(str.strip, given.split(",")) if secret]
+        listed = kept.read_text(encoding="utf-8-sig") if kept.is_file() else ""
+    secrets = [secret for secret in map(str.strip, listed.split(",")) if secret]
     if not secrets or any(len(secret) < SECRET_CHARS_MIN for secret in secrets):
         detail = f"there is no secret of {SECRET_CHARS_MIN} characters or more in WEBHOOK_SECRETS or {kept}"
         remedy = "set WEBHOOK_SECRETS to the sender's value, or give the stack's --data-dir"
@@ -49,7 +49,7 @@ def secret(
     data directory has it.
     """
 
-    async def work() -> Exit:
+    async def main() -> Exit:
         tenant_secrets = [tenant_secret(master, tenant) for master in masters(data_dir)]
         if as_json:
             print_json({"tenant": tenant, "secrets": tenant_secrets})
@@ -59,4 +59,4 @@ def secret(
             print(*tenant_secrets, sep="\n")
         return Exit.SUCCESS
 
-    run(work, as_json=as_json)
+    run(main, as_json=as_json)

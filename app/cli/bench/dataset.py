@@ -43,7 +43,7 @@ class Question:
 
     def is_right(self, text: str | None) -> bool:
         """Whether an answer is right; a missing or unreadable one is not."""
-        return text is not None and (found := self.read(text)) is not None and found == self.read(self.answer)
+        return text is not None and (answer := self.read(text)) is not None and answer == self.read(self.answer)
 
 
 class _Row(BaseModel):
@@ -67,7 +67,7 @@ _FORM = 'A row is {"question": …, "answer": …, "normaliser": …, "options":
 def read_dataset(path: Path, limit: int | None) -> list[Question]:
     """The first `limit` questions of a JSONL file. Raises CommandError that names every invalid row."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         remedy = "name a file of one JSON object a line, in UTF-8"
         raise CommandError(Exit.USAGE, "dataset_unreadable", f"{path}: {cause(error)}", remedy=remedy) from error

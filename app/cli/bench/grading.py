@@ -39,36 +39,36 @@ class GradedAnswer:
     degraded: bool
 
 
-def first_drafts(found: Deliberation) -> dict[str, str]:
+def first_drafts(deliberation: Deliberation) -> dict[str, str]:
     drafts: dict[str, str] = {}
-    for proposal in found.proposals:
+    for proposal in deliberation.proposals:
         earlier = {version.version: version.content for version in proposal.revisions}
         text = earlier.get(0, proposal.content)
         if text is not None:
             drafts[proposal.agent_id] = text
-    return {agent.agent_id: drafts[agent.agent_id] for agent in found.agents if agent.agent_id in drafts}
+    return {agent.agent_id: drafts[agent.agent_id] for agent in deliberation.agents if agent.agent_id in drafts}
 
 
-def grade(question: Question, found: Deliberation) -> GradedAnswer:
+def grade(question: Question, deliberation: Deliberation) -> GradedAnswer:
     """The grade of an ended deliberation. A failed one is wrong, and so is an unreadable verdict."""
-    drafts = first_drafts(found)
-    verdict = found.verdict.content if found.verdict is not None else None
-    first = drafts.get(found.agents[0].agent_id)
+    drafts = first_drafts(deliberation)
+    verdict = deliberation.verdict.content if deliberation.verdict is not None else None
+    first = drafts.get(deliberation.agents[0].agent_id)
     texts = [*drafts.values(), *([] if verdict is None else [verdict])]
-    ended_at = found.ended_at or found.created_at
+    ended_at = deliberation.ended_at or deliberation.created_at
     return GradedAnswer(
-        id=found.id,
-        status=found.status,
-        problem=None if found.problem is None else found.problem.code,
+        id=deliberation.id,
+        status=deliberation.status,
+        problem=None if deliberation.problem is None else deliberation.problem.code,
         right=question.is_right(verdict),
-        majority_right=_majority_right(question, drafts, found.seed),
+        majority_right=_majority_right(question, drafts, deliberation.seed),
         first_right=None if first is None else question.is_right(first),
         answers=len(texts),
         readable=sum(question.read(text) is not None for text in texts),
-        calls=found.usage.calls,
-        tokens=found.usage.tokens,
-        seconds=(ended_at - found.created_at).total_seconds(),
-        degraded=found.degraded is not None,
+        calls=deliberation.usage.calls,
+        tokens=deliberation.usage.tokens,
+        seconds=(ended_at - deliberation.created_at).total_seconds(),
+        degraded=deliberation.degraded is not None,
     )
 
 
@@ -90,10 +90,8 @@ class Flips:
 def flips(pairs: Iterable[tuple[bool | None, bool]]) -> Flips:
     """Counts flips from pairs (right before, right at the end); None before counts as no flip."""
     known = [(before, after) for before, after in pairs if before is not None]
-    return Flips(
-        spoilt=sum(before and not after for before, after in known),
-        mended=sum(after and not before for before, after in known),
-    )
+    spoilt = sum(before and not after for before, after in known)
+    return Flips(spoilt=spoilt, mended=sum(after and not before for before, after in known))
 
 
 def wilson(hits: int, total: int) -> tuple[float, float]:
@@ -139,8 +137,8 @@ class StrategyResult:
 
 
 def summed_up(strategy: str, agents: int, grades: Sequence[GradedAnswer]) -> StrategyResult:
-    questions, right = len(grades), sum(each.right for each in grades)
-    calls, tokens = sum(each.calls for each in grades), sum(each.tokens for each in grades)
+    questions, right = len(grades), sum(graded.right for graded in grades)
+    calls, tokens = sum(graded.calls for graded in grades), sum(graded.tokens for graded in grades)
     low, high = wilson(right, questions)
     return StrategyResult(
         strategy=strategy,
@@ -154,13 +152,13 @@ def summed_up(strategy: str, agents: int, grades: Sequence[GradedAnswer]) -> Str
         tokens=tokens,
         calls_per_right=calls / right if right else None,
         tokens_per_right=tokens / right if right else None,
-        against_majority=flips((each.majority_right, each.right) for each in grades),
-        against_first=flips((each.first_right, each.right) for each in grades),
-        answers=sum(each.answers for each in grades),
-        unread=sum(each.answers - each.readable for each in grades),
-        mean_seconds=fmean(each.seconds for each in grades),
-        degraded=sum(each.degraded for each in grades),
-        failed=sum(each.status != "completed" for each in grades),
+        against_majority=flips((graded.majority_right, graded.right) for graded in grades),
+        against_first=flips((graded.first_right, graded.right) for graded in grades),
+        answers=sum(graded.answers for graded in grades),
+        unread=sum(graded.answers - graded.readable for graded in grades),
+        mean_seconds=fmean(graded.seconds for graded in grades),
+        degraded=sum(graded.degraded for graded in grades),
+        failed=sum(graded.status != "completed" for graded in grades),
         deliberations=grades,
     )
 
@@ -180,13 +178,13 @@ def _cost(result: StrategyResult) -> str:
     return f"{mean} a question; {per_right}"
 
 
-def _flips(found: Flips) -> str:
-    return f"{found.spoilt} spoilt, {found.mended} mended"
+def _flips(counts: Flips) -> str:
+    return f"{counts.spoilt} spoilt, {counts.mended} mended"
 
 
 def _failures(result: StrategyResult) -> str:
-    failed = [each for each in result.deliberations if each.status != "completed"]
-    reasons = Counter(each.problem or each.status for each in failed).most_common()
+    failed = [graded for graded in result.deliberations if graded.status != "completed"]
+    reasons = Counter(graded.problem or graded.status for graded in failed).most_common()
     return f"{', '.join(f'{count} {reason}' for reason, count in reasons)}; see `deliberate show {failed[0].id}`"
 
 
@@ -210,11 +208,11 @@ def result_lines(result: StrategyResult, vote: StrategyResult | None) -> Iterato
 
 
 def result_document(result: StrategyResult, vote: StrategyResult | None) -> JsonObject:
-    """One strategy's result as JSON with each question, and that of the vote with as many calls, or null."""
+    """A strategy's result as JSON with each question, and the result of the vote with as many calls, or null."""
     return {**_figures(result), "vote": None if vote is None else _figures(vote)}
 
 
 def _figures(result: StrategyResult) -> JsonObject:
     names = ("id", "status", "problem", "right", "calls", "tokens")
-    deliberations = [{name: getattr(each, name) for name in names} for each in result.deliberations]
+    deliberations = [{name: getattr(graded, name) for name in names} for graded in result.deliberations]
     return asdict(result) | {"deliberations": deliberations}

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from app.api.cluster_schemas import RoleList
+from app.api.installation import RoleList
 from app.api.schemas import Deliberation, StrategyList
 from app.api.suggestions import did_you_mean
 from app.catalog.entries import BENCH
@@ -118,12 +118,12 @@ def request_body(plan: Plan, strategy: str, agents: int, question: Question, ind
 
 def own_parameters(known: StrategyList, strategy: str, question: Question) -> JsonObject:
     """The parameters by which a strategy that counts answers reads them as the question's are read."""
-    (found,) = (each for each in known.items if each.name == strategy)
-    fields = found.parameters.get("properties", {})
-    given: JsonObject = {"normaliser": question.normaliser}
+    (definition,) = (offered for offered in known.items if offered.name == strategy)
+    fields = definition.parameters.get("properties", {})
+    parameters: JsonObject = {"normaliser": question.normaliser}
     if question.options:
-        given["options"] = list(question.options)
-    return {name: value for name, value in given.items() if name in fields}
+        parameters["options"] = list(question.options)
+    return {name: value for name, value in parameters.items() if name in fields}
 
 
 @dataclass(slots=True)
@@ -156,7 +156,7 @@ class _Bench:
 
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(*each)) for each in enumerate(self.questions)]
+                tasks = [group.create_task(one(*numbered)) for numbered in enumerate(self.questions)]
         except* CommandError as failures:
             raise failures.exceptions[0] from None
         return summed_up(strategy, agents, [task.result() for task in tasks])
@@ -176,8 +176,8 @@ async def measure(
     console = Console(highlight=False, soft_wrap=True)
     documents: list[JsonObject] = []
     known = parsed(StrategyList, await gateway.read("/strategies"))
-    live = [each.live for each in parsed(RoleList, await gateway.read("/roles")).items if each.name == plan.role]
-    simulated = is_simulated(plan.model) or any(each is not None and each.simulated for each in live)
+    live = [role.live for role in parsed(RoleList, await gateway.read("/roles")).items if role.name == plan.role]
+    simulated = is_simulated(plan.model) or any(serving is not None and serving.simulated for serving in live)
     if not as_json:
         if simulated:
             console.print(Text(SIMULATED_NOTICE, "yellow"))
@@ -198,10 +198,9 @@ async def measure(
 
 def _checked_strategies(values: list[str] | None) -> list[str]:
     known = [name for name in STRATEGIES if name not in _WITHOUT_ANSWER]
-    for value in values or []:
-        if value not in known:
-            meant = did_you_mean(value, known)
-            raise typer.BadParameter(f"{value!r} gives no answer to grade. {meant}Choose one of {', '.join(known)}")
+    if (unfit := next((value for value in values or [] if value not in known), None)) is not None:
+        meant = did_you_mean(unfit, known)
+        raise typer.BadParameter(f"{unfit!r} gives no answer to grade. {meant}Choose one of {', '.join(known)}")
     return list(dict.fromkeys(values or _DEFAULT_STRATEGIES))
 
 
@@ -267,10 +266,10 @@ def quality(
         baseline=baseline,
     )
 
-    async def work() -> Exit:
+    async def main() -> Exit:
         source = gateway_before(engines, data_dir) if engines else gateway_client(url, data_dir, api_key)
         async with source as gateway:
             await measure(gateway, plan, dataset.name, questions, as_json=as_json)
         return Exit.SUCCESS
 
-    run(work, as_json=as_json)
+    run(main, as_json=as_json)

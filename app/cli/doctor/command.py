@@ -14,7 +14,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from app.access.loopback import is_loopback
-from app.api.findings import KINDS, Diagnosis, Finding, Severity, as_finding, finding, ordered
+from app.api.findings import KINDS, Finding, Severity, as_finding, finding, ordered
+from app.api.installation import Installation
 from app.api.schemas import Problem, Ready
 from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, parsed
 from app.cli.doctor.setup import machine_findings, port_findings, setup_findings, setup_of_environment
@@ -44,11 +45,11 @@ def doctor(
     """
 
     async def work() -> Exit:
-        target, found = await examine(url, data_dir, api_key)
+        target, findings = await examine(url, data_dir, api_key)
         named = None if target is None else target.url
-        document = {"url": named, "findings": [each.model_dump() for each in found]}
-        output(document, lambda: _text(named, found), as_json=as_json)
-        return _EXITS[found[0].severity] if found else Exit.SUCCESS
+        document = {"url": named, "findings": [fault.model_dump() for fault in findings]}
+        output(document, lambda: _text(named, findings), as_json=as_json)
+        return _EXITS[findings[0].severity] if findings else Exit.SUCCESS
 
     run(work, as_json=as_json)
 
@@ -57,23 +58,23 @@ async def examine(
     url: str | None, data_dir: Path | None, api_key: str | None
 ) -> tuple[GatewayTarget | None, tuple[Finding, ...]]:
     """The gateway that was asked, None without one, and the findings; raises CommandError for a wrong command line."""
-    target, found = _target(url, data_dir, api_key)
+    target, findings = _target(url, data_dir, api_key)
     answered = False
     here = target is None or is_loopback(urlsplit(target.url).hostname or "")
     if target is not None:
         answered, of_gateway = await _ask(target)
-        found += of_gateway
+        findings += of_gateway
     # No stack starts in the container of a part, so its data directory and shared memory do not matter.
     of_part = target is not None and target.source == BESIDE_A_PART
     if here and not (answered and of_part):
-        found += machine_findings(data_dir or DATA_DIR)
+        findings += machine_findings(data_dir or DATA_DIR)
     if here and not answered:
         setup, invalid = setup_of_environment()
-        found += invalid
+        findings += invalid
         if setup is not None:
-            found += await setup_findings(setup)
-            found += port_findings(setup.port) if target is None else []
-    return target, ordered(found)
+            findings += await setup_findings(setup)
+            findings += port_findings(setup.port) if target is None else []
+    return target, ordered(findings)
 
 
 def _target(url: str | None, data_dir: Path | None, api_key: str | None) -> tuple[GatewayTarget | None, list[Finding]]:
@@ -90,17 +91,17 @@ def _target(url: str | None, data_dir: Path | None, api_key: str | None) -> tupl
 
 async def _ask(target: GatewayTarget) -> tuple[bool, list[Finding]]:
     """Whether a gateway answered, and its findings; those of `/readyz` where the key does not permit more."""
-    found = _proxy(target.url)
+    proxy = _proxy(target.url)
     async with GatewayClient(target.url, target.api_key, source=target.source, options=target.options) as gateway:
         try:
-            diagnosis = parsed(Diagnosis, await gateway.read("/doctor"))
+            installation = parsed(Installation, await gateway.read("/status"))
         except (GatewayRefused, GatewayUnreachable) as error:
             if error.code in ("unreachable", "not_a_gateway") or error.code.startswith("http_"):
                 code = "unreachable" if error.code == "unreachable" else "not_a_gateway"
-                return False, [*found, finding(code, error.detail, sentence(error.remedy))]
+                return False, [*proxy, finding(code, error.detail, sentence(error.remedy))]
             refused = [finding(error.code, error.detail, sentence(error.remedy))] if error.code in KINDS else []
-            return True, [*found, *refused, *ready_findings(await gateway.answer("GET", "/readyz"))]
-    return True, [*found, *diagnosis.findings, *_beside(diagnosis)]
+            return True, [*proxy, *refused, *ready_findings(await gateway.answer("GET", "/readyz"))]
+    return True, [*proxy, *installation.findings, *_beside(installation)]
 
 
 def ready_findings(response: httpx.Response) -> list[Finding]:
@@ -112,20 +113,20 @@ def ready_findings(response: httpx.Response) -> list[Finding]:
             problems = Problem.model_validate_json(response.content).errors
     except ValidationError:
         return []
-    return [found for each in problems if (found := as_finding(each)) is not None]
+    return [fault for problem in problems if (fault := as_finding(problem)) is not None]
 
 
-def _beside(diagnosis: Diagnosis) -> list[Finding]:
-    found = list[Finding]()
-    apart_s = (datetime.now(UTC) - diagnosis.at).total_seconds()
+def _beside(installation: Installation) -> list[Finding]:
+    faults = list[Finding]()
+    apart_s = (datetime.now(UTC) - installation.at).total_seconds()
     if abs(apart_s) > CLOCK_DIFFERS_S:
         detail = f"This machine's clock is {abs(apart_s):.0f} s {'ahead of' if apart_s > 0 else 'behind'} the gateway's"
-        found.append(finding("clock_differs", detail, "Run an NTP client, such as chrony, on both."))
-    own = version("deliberation-gateway")
-    if own != diagnosis.version:
-        detail = f"This command has version {own}, and the gateway {diagnosis.version}"
-        found.append(finding("versions_differ", detail, f"Install deliberation-gateway=={diagnosis.version} here."))
-    return found
+        faults.append(finding("clock_differs", detail, "Run an NTP client, such as chrony, on both."))
+    own, others = version("deliberation-gateway"), installation.versions.gateway
+    if own != others:
+        detail = f"This command has version {own}, and the gateway {others}"
+        faults.append(finding("versions_differ", detail, f"Install deliberation-gateway=={others} here."))
+    return faults
 
 
 def _proxy(url: str) -> list[Finding]:
@@ -137,16 +138,16 @@ def _proxy(url: str) -> list[Finding]:
     return [finding("proxy_between", f"Requests to {host} go through the proxy of the environment", remedy)]
 
 
-def _text(url: str | None, found: Sequence[Finding]) -> RenderableType:
+def _text(url: str | None, findings: Sequence[Finding]) -> RenderableType:
     where = "the set-up here" if url is None else url
-    counts = {severity: sum(each.severity == severity for each in found) for severity in _STYLES}
+    counts = {severity: sum(fault.severity == severity for fault in findings) for severity in _STYLES}
     named = ", ".join(counted(count, severity) for severity, count in counts.items() if count and severity != "info")
     head = plain(f"{where}: {named}" if named else f"{where} is sound")
     head.stylize("bold" if named else "bold green")
     lines: list[RenderableType] = [head]
-    for each in found:
+    for fault in findings:
         lines += [
-            Text.assemble((each.severity, _STYLES[each.severity]), f" {each.part}: ", plain(each.detail)),
-            plain(f"  {each.why}").append(f"\n  → {each.remedy}", "dim"),
+            Text.assemble((fault.severity, _STYLES[fault.severity]), f" {fault.part}: ", plain(fault.detail)),
+            plain(f"  {fault.why}").append(f"\n  → {fault.remedy}", "dim"),
         ]
     return Group(*lines)

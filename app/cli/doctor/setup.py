@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.request import getproxies
 
 import structlog
@@ -20,9 +22,13 @@ from app.cli.exits import CommandError, Exit, cause, sentence, usage_errors
 from app.cli.machine import LOOPBACK, OBJECT_STORE_BYTES, check_machine, check_path, check_room
 from app.cli.stack.children import find_program
 from app.deliberation.errors import JournalUnavailable
-from app.deliberation.roles import Role
+from app.deliberation.roles import Role, placed
 from app.log.signature import LogSigner
 from app.log.stream_settings import StreamSettings
+
+if TYPE_CHECKING:
+    from app.observability.replica_status import AgentStatus
+    from app.operations.survey import LogState
 
 RAY_DIR = Path("/tmp")
 SHARED_MEMORY = Path("/dev/shm")
@@ -58,7 +64,7 @@ def _machine(data_dir: Path) -> Iterator[Finding]:
     except CommandError as error:
         yield finding(error.code, error.detail, sentence(error.remedy))
     place = data_dir.absolute()
-    existing = next(each for each in (place, *place.parents) if os.path.lexists(each))
+    existing = next(folder for folder in (place, *place.parents) if os.path.lexists(folder))
     try:
         check_path(os.path.realpath(place))
         check_room(existing)
@@ -108,7 +114,7 @@ def setup_of_environment() -> tuple[Setup | None, list[Finding]]:
     try:
         with usage_errors("correct the file or the variable"):
             settings = Settings()
-            roles = load_roles(settings.roles_file)
+            roles = placed(load_roles(settings.roles_file), settings.agents)
             default_engines([url for url in engine_urls.split(",") if url])
             signer = LogSigner.of_file(settings.log_key_file)
             if settings.database_url is not None:
@@ -119,13 +125,13 @@ def setup_of_environment() -> tuple[Setup | None, list[Finding]]:
                 # Without a log of its own, this is no gateway's environment, and HOST may be a shell's.
                 check_exposure(settings)
     except CommandError as error:
-        faults = [(f"{each.field}: {each.detail}", each.remedy or error.remedy) for each in error.fields]
+        faults = [(f"{fault.field}: {fault.detail}", fault.remedy or error.remedy) for fault in error.fields]
         return None, [
             finding("invalid_setting", detail, sentence(remedy))
             for detail, remedy in faults or [(error.detail, error.remedy)]
         ]
     named = bool(engine_urls) or any(role.engines for role in roles.values())
-    found = Setup(
+    setup = Setup(
         nats_url=nats_url,
         database_url=None if settings.database_url is None else settings.database_url.get_secret_value(),
         engine_variables={} if named else None,
@@ -134,59 +140,68 @@ def setup_of_environment() -> tuple[Setup | None, list[Finding]]:
         signer=signer,
         roles=roles,
     )
-    return found, []
+    return setup, []
 
 
 async def setup_findings(setup: Setup) -> list[Finding]:
     """The faults of a set-up's log, archive database and engines."""
+    from app.operations.checks import findings
+    from app.operations.survey import DeclaredParts, Survey
+
     # Otherwise each attempt to connect would be logged.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(check(setup)) for check in (_log, _database, _engines)]
-    return [each for task in tasks for each in task.result()]
+        log, archive = group.create_task(_log(setup)), group.create_task(_archive_failure(setup))
+        engines = group.create_task(_engines(setup))
+    agents, slow = engines.result()
+    survey = Survey(
+        at=datetime.now(UTC),
+        declared=DeclaredParts(setup.roles),
+        log=log.result(),
+        archive_failure=archive.result(),
+        agents=agents,
+    )
+    return [*findings(survey), *slow]
 
 
-async def _log(setup: Setup) -> list[Finding]:
+async def _log(setup: Setup) -> "LogState | None":
     from app.log.gateway_log import JetStreamLog
-    from app.observability.checks import log_findings
+    from app.operations.survey import LogState, log_state
 
     if setup.nats_url is None:
-        return []
+        return None
     log = JetStreamLog(setup.nats_url, setup.declared, setup.signer)
     try:
         async with asyncio.timeout(_LOG_WITHIN_S):
             await log.open()
     except (TimeoutError, JournalUnavailable) as exc:
-        detail = log.refusal or str(exc) or f"no NATS server answered at {log.server} within {_LOG_WITHIN_S:g} s"
-        remedy = f"Start nats-server, or correct NATS_URL (now {log.server})."
-        return [finding("journal_unavailable", detail, remedy)]
+        silent = f"no NATS server answered at {log.server} within {_LOG_WITHIN_S:g} s"
+        return LogState(log.server, log.refusal or str(exc) or silent)
     else:
-        return await log_findings(log, setup.nats_url, named=True)
+        return await log_state(log, setup.nats_url)
     finally:
         await log.close()
 
 
-async def _database(setup: Setup) -> list[Finding]:
+async def _archive_failure(setup: Setup) -> str | None:
     from app.archive.database.connection import Database
     from app.archive.database.store import Store
-    from app.observability.checks import database_findings
 
     if setup.database_url is None:
-        return []
+        return None
     database = Database(setup.database_url)
     try:
-        return await database_findings(Store(database), named=True)
+        return await Store(database).failure()
     finally:
         await database.close()
 
 
-async def _engines(setup: Setup) -> list[Finding]:
+async def _engines(setup: Setup) -> "tuple[tuple[AgentStatus, ...] | None, list[Finding]]":
     """Tries each engine as an agent would, in a process of its own: agents share none with the command line."""
-    from app.observability.checks import capability_findings, engine_findings
     from app.observability.replica_status import AgentStatus
 
     if setup.engine_variables is None:
-        return []
+        return None, []
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "serve_deployments.agent.trial"),
         env={**os.environ, **setup.engine_variables},
@@ -198,16 +213,14 @@ async def _engines(setup: Setup) -> list[Finding]:
             written, errors = await process.communicate()
     except TimeoutError:
         remedy = "Read the engines' own logs, or stop what takes this machine's CPU."
-        return [finding("engine_fails", f"The engines were not tried within {_ENGINES_WITHIN_S:g} s", remedy)]
+        return None, [finding("engine_fails", f"The engines were not tried within {_ENGINES_WITHIN_S:g} s", remedy)]
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     try:
-        agents = TypeAdapter(list[AgentStatus]).validate_json(written)
+        return TypeAdapter(tuple[AgentStatus, ...]).validate_json(written), []
     except ValidationError as exc:
         last = errors.decode(errors="replace").strip().rpartition("\n")[2]
         detail = f"the trial of the engines broke: {last}"
         raise CommandError(Exit.FAILED, "trial_broke", detail, remedy="report this error") from exc
-    tokens_max = {name: role.sampling.max_tokens for name, role in setup.roles.items()}
-    return [*engine_findings(agents, named=True), *capability_findings(agents, tokens_max)]

@@ -38,84 +38,84 @@ def spend_text(spend: Spend) -> str:
     )
 
 
-def quote_text(found: Quote) -> Group:
+def quote_text(quote: Quote) -> Group:
     """A row for each stage and for the whole, each figure as expected and at most."""
     table = Table("", *("calls", "tokens", "cost"), box=None, pad_edge=False, title="expected ≤ at most")
-    rows = [(stage_text(each.purpose, each.round), each.expected, each.at_most) for each in found.stages]
-    for name, *both in [*rows, ("in all", found.expected, found.at_most)]:
-        shown = [(each.calls, brief_number(each.tokens), each.cost or "–") for each in both]
+    rows = [(stage_text(stage.purpose, stage.round), stage.expected, stage.at_most) for stage in quote.stages]
+    for name, *both in [*rows, ("in all", quote.expected, quote.at_most)]:
+        shown = [(usage.calls, brief_number(usage.tokens), usage.cost or "–") for usage in both]
         table.add_row(name, *(f"{expected} ≤ {most}" for expected, most in zip(*shown, strict=True)))
     notes = list[Text]()
-    if found.budget is not None:
-        told = f": {printable(found.budget.detail)}" if found.budget.detail else ""
-        notes.append(Text.assemble(("budget ", "yellow"), f"covers {found.budget.covers.replace('_', ' ')}{told}"))
-    if found.history is not None:
-        calls = counted(sum(each.calls for each in found.history.by_role.values()), "call")
-        like = counted(found.history.deliberations, "deliberation")
+    if quote.budget is not None:
+        told = f": {printable(quote.budget.detail)}" if quote.budget.detail else ""
+        notes.append(Text.assemble(("budget ", "yellow"), f"covers {quote.budget.covers.replace('_', ' ')}{told}"))
+    if quote.history is not None:
+        calls = counted(sum(role.calls for role in quote.history.by_role.values()), "call")
+        like = counted(quote.history.deliberations, "deliberation")
         notes.append(Text(f"expected from {like} like it and {calls} of its roles", "dim"))
     return Group(table, *notes)
 
 
-def _figures(found: Figures) -> Iterator[tuple[str, str]]:
-    counts = {name: getattr(found, name) for name in ("completed", "failed", "cancelled", "timeout", "active")}
+def _figures(group: Figures) -> Iterator[tuple[str, str]]:
+    counts = {name: getattr(group, name) for name in ("completed", "failed", "cancelled", "timeout", "active")}
     known = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-    yield "deliberations", f"{found.total:,}{f': {known}' if known else ''}"
-    took = found.seconds
+    yield "deliberations", f"{group.total:,}{f': {known}' if known else ''}"
+    took = group.seconds
     figures = {"mean": took.mean, "p50": took.p50, "p95": took.p95, "p99": took.p99}
     if took.mean is not None:
         yield "duration", ", ".join(f"{name} {_took(value_s)}" for name, value_s in figures.items())
     prompt, cached, completion = (
-        brief_number(each)
-        for each in (found.tokens.prompt_tokens, found.tokens.cached_tokens, found.tokens.completion_tokens)
+        brief_number(tokens)
+        for tokens in (group.tokens.prompt_tokens, group.tokens.cached_tokens, group.tokens.completion_tokens)
     )
     yield "tokens", f"{prompt} prompt ({cached} of them cached), {completion} completion"
-    if found.cost is not None:
-        yield "cost", "; ".join(map(str, (found.cost, *found.other_costs)))
-    if found.agreement is not None:
-        yield "agreement", figure(found.agreement, "+.2f")
-    if found.degraded_share is not None:
-        yield "degraded", figure(found.degraded_share, ".0%")
+    if group.cost is not None:
+        yield "cost", "; ".join(map(str, (group.cost, *group.other_costs)))
+    if group.agreement is not None:
+        yield "agreement", figure(group.agreement, "+.2f")
+    if group.degraded_share is not None:
+        yield "degraded", figure(group.degraded_share, ".0%")
 
 
-def _cost(found: GroupFigures, currency: str) -> str:
+def _cost(group: GroupFigures, currency: str) -> str:
     """The amount, its currency where that is another, and a plus where there are further ones."""
-    cost = found.cost
+    cost = group.cost
     if cost is None:
         return "–"
     named = "" if cost.currency == currency else f" {cost.currency}"
     amount = f"{cost.amount:,.2f}" if cost.amount >= 1 else f"{cost.amount.normalize():f}"
-    return f"{amount}{'+' * bool(found.other_costs)}{named}"
+    return f"{amount}{'+' * bool(group.other_costs)}{named}"
 
 
-def _row(found: GroupFigures, currency: str | None) -> Iterator[RenderableType]:
-    yield plain(found.name)
-    yield f"{found.total:,}"
-    yield f"{found.completed:,}"
-    yield _took(found.seconds.p50)
-    yield _took(found.seconds.p95)
-    yield brief_number(found.tokens.prompt_tokens + found.tokens.completion_tokens)
+def _row(group: GroupFigures, currency: str | None) -> Iterator[RenderableType]:
+    yield plain(group.name)
+    yield f"{group.total:,}"
+    yield f"{group.completed:,}"
+    yield _took(group.seconds.p50)
+    yield _took(group.seconds.p95)
+    yield brief_number(group.tokens.prompt_tokens + group.tokens.completion_tokens)
     if currency is not None:
-        yield _cost(found, currency)
-    yield figure(found.agreement, "+.2f")
-    yield figure(found.degraded_share, ".0%")
-    if found.wins is not None:
-        yield figure(found.wins.rate, ".0%")
+        yield _cost(group, currency)
+    yield figure(group.agreement, "+.2f")
+    yield figure(group.degraded_share, ".0%")
+    if group.wins is not None:
+        yield figure(group.wins.rate, ".0%")
 
 
-def stats_text(found: Stats) -> Group:
-    begin, end = (f"{each.astimezone(UTC):%Y-%m-%d %H:%M}" for each in (found.from_, found.to))
-    rows = [("period", f"{begin} to {end} UTC"), *_figures(found)]
-    rows += [] if found.spend is None else [("spend", spend_text(found.spend))]
+def stats_text(stats: Stats) -> Group:
+    begin, end = (f"{bound.astimezone(UTC):%Y-%m-%d %H:%M}" for bound in (stats.from_, stats.to))
+    rows = [("period", f"{begin} to {end} UTC"), *_figures(stats)]
+    rows += [] if stats.spend is None else [("spend", spend_text(stats.spend))]
     total = named_rows(rows, "bold")
-    if not found.groups:
+    if not stats.groups:
         return Group(total)
     table = Table(box=None, pad_edge=False, collapse_padding=True)
-    table.add_column(str(found.by), overflow="fold")
-    wins = ("won",) if found.by in ("role", "model") else ()
-    currency = None if found.cost is None else found.cost.currency
+    table.add_column(str(stats.by), overflow="fold")
+    wins = ("won",) if stats.by in ("role", "model") else ()
+    currency = None if stats.cost is None else stats.cost.currency
     costs = () if currency is None else (f"cost {currency}",)
     for column in ("total", "completed", "p50", "p95", "tokens", *costs, "agreement", "degraded", *wins):
         table.add_column(column, justify="right", no_wrap=True)
-    for group in found.groups:
+    for group in stats.groups:
         table.add_row(*_row(group, currency))
     return Group(total, "", table)

@@ -119,8 +119,8 @@ class CouncilView:
         return sum(lane.tokens for lane in self.lanes.values())
 
     def text(self, lane: Lane) -> str:
-        found = self._texts.get(lane.call_id)
-        return "" if found is None else found.text
+        written = self._texts.get(lane.call_id)
+        return "" if written is None else written.text
 
     def planned(self, lane: Lane) -> int:
         """The expected total of the agent's calls; exact once the last stage is open."""
@@ -141,7 +141,7 @@ class CouncilView:
             lane.progress = max(lane.progress, min(_NOT_ENDED_MAX, done / self.planned(lane)))
 
     def apply(self, frame: Frame) -> facts.Event | None:
-        """Fold one frame; returns its logged event, None for an event about the stream and for an unknown one."""
+        """Fold one frame; returns its logged event, None for an event about the stream, or of an unknown type."""
         event = event_of(frame)
         self._texts.apply(event)
         if frame.event in ("stream.gap", "stream.reconnect"):
@@ -240,22 +240,30 @@ class CouncilView:
             lane.calls_done = lane.calls_opened
 
     def _position_of_stage(self) -> int:
-        """The open stage's index among the expected ones; the previous stage's for an unexpected one."""
+        """The open stage's index among the expected stages; an unexpected stage has the previous stage's."""
         ahead = range(max(0, self._position), len(self._expected))
         exact = (index for index, stage in enumerate(self._expected) if stage == (self.purpose, self.round))
         loose = (index for index in ahead if self._expected[index] == (self.purpose, None))
         return next(exact, next(loose, self._position))
 
     def _restore(self, snapshot: DeliberationSnapshot) -> None:
-        found = snapshot.deliberation
-        self.deliberation_id, self.strategy = found.id, found.strategy
-        self.status, self.accepted_at, self.ended_at = found.status, found.created_at, found.ended_at
-        self._expected = expected_stages(found.strategy, found.rounds, found.parameters)
-        if found.progress is not None:
-            self.stage, self.purpose, self.round = found.progress.stage, found.progress.purpose, found.progress.round
+        deliberation = snapshot.deliberation
+        self.deliberation_id, self.strategy = deliberation.id, deliberation.strategy
+        self.status, self.accepted_at, self.ended_at = (
+            deliberation.status,
+            deliberation.created_at,
+            deliberation.ended_at,
+        )
+        self._expected = expected_stages(deliberation.strategy, deliberation.rounds, deliberation.parameters)
+        if deliberation.progress is not None:
+            self.stage, self.purpose, self.round = (
+                deliberation.progress.stage,
+                deliberation.progress.purpose,
+                deliberation.progress.round,
+            )
             self._position = self._position_of_stage()
-            self.calls_seen, self.calls_total = found.progress.calls_finished, found.progress.calls_total
-        for proposal in found.proposals:
+            self.calls_seen, self.calls_total = deliberation.progress.calls_finished, deliberation.progress.calls_total
+        for proposal in deliberation.proposals:
             lane = self._lane(proposal.agent_id, proposal.role)
             lane.model = proposal.model or lane.model
             lane.calls_opened, lane.calls_done = proposal.calls_total, proposal.calls_finished

@@ -42,7 +42,7 @@ def _accepted(event: facts.Accepted) -> str:
     agents = ", ".join(f"{agent.agent_id} ({agent.role})" for agent in specification.agents)
     definition = STRATEGIES.get(specification.strategy)
     rounds = f"; {counted(specification.rounds, 'round')}" if definition is None or definition.rounds else ""
-    parameters = "".join(f"; {each}" for each in parameter_texts(specification.parameters))
+    parameters = "".join(f"; {text}" for text in parameter_texts(specification.parameters))
     return f"accepted {event.deliberation_id}: {specification.strategy} of {agents}{rounds}{parameters}"
 
 

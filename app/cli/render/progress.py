@@ -27,7 +27,6 @@ TITLES = {
     "gateway": "Gateway",
     "webhooks": "Webhooks",
     "archive": "Archive",
-    "planning": "Plans",
 }
 _SLOWEST = {"ray", "deployer"}
 _EXAMPLE = {"task": "Reverse a linked list", "num_agents": 3}
@@ -86,7 +85,7 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True)
 class FaultFound:
-    """A finding, which says why the stack is not ready; its fields are those of `GET /doctor`."""
+    """A finding, which says why the stack is not ready; its fields are those of `GET /status`."""
 
     code: str
     part: str

@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from rich.console import Group, RenderableType
+from rich.filesize import decimal
 from rich.markdown import Markdown
 from rich.panel import Panel
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from app.api.requests import FILE_ID_PREFIX
 from app.api.schemas import Deliberation, Proposal
 from app.cli.render.lanes import is_simulated, stage_text
 from app.cli.render.lines import cancelled_text, parameter_texts
@@ -26,9 +28,10 @@ from app.cli.render.text import (
     status_text,
 )
 from app.deliberation.calls import Money
+from app.deliberation.citations import Citation
 from app.deliberation.facts import DEGRADED_REASONS, Dissent, Participation, Tally, Verdict
 from app.deliberation.fold import TERMINAL
-from app.deliberation.specification import GitWorkspace
+from app.deliberation.specification import Evidence, GitWorkspace, InputRef
 from app.deliberation.strategies import STRATEGIES
 
 SIMULATED = "Simulated: the engine is a stand-in without weights; no model wrote this."
@@ -50,10 +53,14 @@ def took_text(created_at: datetime, ended_at: datetime | None, before: str = "")
     return "" if ended_at is None else before + seconds(max(0.0, (ended_at - created_at).total_seconds()))
 
 
-def _limits(found: Deliberation) -> str:
-    budget = found.budget
-    constraints = found.constraints
-    limits = [f"{constraints.timeout_seconds} s", f"on deadline {constraints.on_deadline}", f"quorum {found.quorum}"]
+def _limits(deliberation: Deliberation) -> str:
+    budget = deliberation.budget
+    constraints = deliberation.constraints
+    limits = [
+        f"{constraints.timeout_seconds} s",
+        f"on deadline {constraints.on_deadline}",
+        f"quorum {deliberation.quorum}",
+    ]
     limits += [f"{budget.max_tokens} tokens"] if budget.max_tokens is not None else []
     limits += [f"{budget.max_calls} calls"] if budget.max_calls is not None else []
     if budget.max_cost is not None:
@@ -61,43 +68,69 @@ def _limits(found: Deliberation) -> str:
     return ", ".join(limits)
 
 
-def overview(found: Deliberation) -> Iterator[tuple[str, str]]:
+def _input(file: InputRef) -> str:
+    pages = "" if file.pages is None else f", {counted(file.pages, 'page')}"
+    return f"{file.name}, {file.media_type}, {decimal(file.bytes)}{pages}, {FILE_ID_PREFIX}{file.sha256}"
+
+
+def _evidence(evidence: Evidence) -> str:
+    about = "; ".join(filter(None, [evidence.file and _input(evidence.file), evidence.source]))
+    return f"{evidence.id}: {evidence.title}{f' ({about})' if about else ''}"
+
+
+def overview(deliberation: Deliberation) -> Iterator[tuple[str, str]]:
     """Each fact beside the answers with its name: the strategy and its settings, the limits and the times."""
-    version = f" v{found.verdict.strategy.version}" if found.verdict is not None else ""
-    yield "strategy", f"{found.strategy}{version}"
-    if parameters := parameter_texts(found.parameters):
+    if deliberation.task_file is not None:
+        yield "whole task", _input(deliberation.task_file)
+    version = f" v{deliberation.verdict.strategy.version}" if deliberation.verdict is not None else ""
+    yield "strategy", f"{deliberation.strategy}{version}"
+    if parameters := parameter_texts(deliberation.parameters):
         yield "parameters", ", ".join(parameters)
-    definition = STRATEGIES.get(found.strategy)
+    definition = STRATEGIES.get(deliberation.strategy)
     if definition is None or definition.rounds:
-        yield "rounds", str(found.rounds)
+        yield "rounds", str(deliberation.rounds)
     yield (
         "council",
-        ", ".join(f"{each.agent_id} ({each.role}{f', {each.model}' if each.model else ''})" for each in found.agents),
+        ", ".join(
+            f"{agent.agent_id} ({agent.role}{f', {agent.model}' if agent.model else ''})"
+            for agent in deliberation.agents
+        ),
     )
-    yield "seed", str(found.seed)
-    yield "limits", _limits(found)
-    for requirement in found.constraints.requirements:
+    yield "seed", str(deliberation.seed)
+    yield "limits", _limits(deliberation)
+    for requirement in deliberation.constraints.requirements:
         yield "requirement", requirement
-    yield "rubric", "; ".join(f"{each.id} ({each.weight:g}): {each.description}" for each in found.constraints.rubric)
-    for key, value in {**found.constraints.metadata, **found.metadata}.items():
+    yield (
+        "rubric",
+        "; ".join(
+            f"{criterion.id} ({criterion.weight:g}): {criterion.description}"
+            for criterion in deliberation.constraints.rubric
+        ),
+    )
+    for key, value in {**deliberation.constraints.metadata, **deliberation.metadata}.items():
         yield "metadata", f"{key} = {value}"
-    for each in found.evidence:
-        yield "evidence", f"{each.id}: {each.title}{f' ({each.source})' if each.source else ''}"
-    if isinstance(found.workspace, GitWorkspace):
-        yield "workspace", f"{found.workspace.git} at {found.workspace.ref} ({found.workspace.commit[:12]})"
-    elif found.workspace is not None:
-        yield "workspace", ", ".join(f"{each.path} ({each.bytes} bytes)" for each in found.workspace.files)
-    if found.context is not None:
-        about = found.context.detail or (f"version {found.context.version}" if found.context.version else "")
-        yield "context", f"{found.context.status}{f': {about}' if about else ''}"
-    if found.webhook is not None:
-        yield "webhook", found.webhook.url
-    took = took_text(found.created_at, found.ended_at, ", took ")
-    yield "created", f"{found.created_at:%Y-%m-%d %H:%M:%S} UTC{took}"
+    for evidence in deliberation.evidence:
+        yield "evidence", _evidence(evidence)
+    if isinstance(deliberation.workspace, GitWorkspace):
+        yield (
+            "workspace",
+            f"{deliberation.workspace.git} at {deliberation.workspace.ref} ({deliberation.workspace.commit[:12]})",
+        )
+    elif deliberation.workspace is not None:
+        yield "workspace", ", ".join(f"{file.path} ({file.bytes} bytes)" for file in deliberation.workspace.files)
+    if deliberation.context is not None:
+        about = deliberation.context.detail or (
+            f"version {deliberation.context.version}" if deliberation.context.version else ""
+        )
+        yield "context", f"{deliberation.context.status}{f': {about}' if about else ''}"
+    if deliberation.webhook is not None:
+        yield "webhook", deliberation.webhook.url
+    took = took_text(deliberation.created_at, deliberation.ended_at, ", took ")
+    yield "created", f"{deliberation.created_at:%Y-%m-%d %H:%M:%S} UTC{took}"
 
 
-def overview_table(found: Deliberation) -> Table:
-    return named_rows((name, plain(text)) for name, text in (("task", found.task), *overview(found)))
+def overview_table(deliberation: Deliberation) -> Table:
+    return named_rows((name, plain(text)) for name, text in (("task", deliberation.task), *overview(deliberation)))
 
 
 def _scored(proposal: Proposal) -> RenderableType:
@@ -168,13 +201,26 @@ def confidence(verdict: Verdict) -> str:
     elif verdict.agreement is not None:
         facts.append(f"agreement {verdict.agreement:+.2f} (Kendall τ)")
     if verdict.effective_votes is not None:
-        facts.append(f"worth {verdict.effective_votes:.1f} independent ballots")
+        facts.append(f"ballots count as {verdict.effective_votes:.1f} independent")
     return " · ".join(facts)
 
 
 def dissent(against: Dissent) -> str:
     preferred = "its own answer" if against.preferred == against.agent_id else against.preferred
     return f"{against.agent_id} preferred {preferred}"
+
+
+def cited(citation: Citation) -> str:
+    """Evidence and pages, and what is wrong where they were not given."""
+    numbers = ", ".join(map(str, citation.pages))
+    pages = f"{'p.' if len(citation.pages) == 1 else 'pp.'} {numbers}" if numbers else ""
+    match citation.fault:
+        case "unknown_evidence":
+            return f"{citation.evidence}, which was not given"
+        case "unknown_page":
+            return f"{citation.evidence} {pages}, which it does not have"
+        case None:
+            return f"{citation.evidence} {pages}".rstrip()
 
 
 def cost_text(deliberation: Deliberation) -> Text:
@@ -221,17 +267,18 @@ def degraded_text(reason: str) -> str:
     return printable(reason if meaning is None else f"{reason}: {meaning}")
 
 
-def _participation(found: Participation) -> Iterator[Text]:
+def _participation(participation: Participation) -> Iterator[Text]:
     """A line if it was no council, and one for each member that stalled, with the stages."""
-    if not found.took_place and found.members > 1:
+    if not participation.took_place and participation.members > 1:
         yield Text.assemble(
-            ("no council ", "yellow"), f"{found.counted} of {found.members} members have an answer that counts"
+            ("no council ", "yellow"),
+            f"{participation.counted} of {participation.members} members have an answer that counts",
         )
-    for each in found.stalled:
-        count = counted(each.calls, "call")
-        why = printable(each.code or "no outcome before its end")
-        where = stage_text(each.purpose, each.round)
-        yield Text.assemble(("stalled ", "yellow"), f"{each.agent_id} in {where}: {count}, {why}")
+    for stall in participation.stalled:
+        count = counted(stall.calls, "call")
+        why = printable(stall.code or "no outcome before its end")
+        where = stage_text(stall.purpose, stall.round)
+        yield Text.assemble(("stalled ", "yellow"), f"{stall.agent_id} in {where}: {count}, {why}")
 
 
 def deliberation_report(deliberation: Deliberation) -> Group:
@@ -242,12 +289,13 @@ def deliberation_report(deliberation: Deliberation) -> Group:
     if verdict is not None:
         parts += [tally_table(verdict)] if verdict.tally else []
         parts += filter(None, [Text(confidence(verdict))])
-        parts += [Text.assemble(("dissent ", "yellow"), dissent(each)) for each in verdict.dissent]
+        parts += [Text.assemble(("dissent ", "yellow"), dissent(objection)) for objection in verdict.dissent]
+        parts += [Text.assemble(("cites ", "yellow" if it.fault else "dim"), cited(it)) for it in verdict.citations]
     if degraded is not None:
         parts += [Text.assemble(("degraded ", "yellow"), degraded_text(reason)) for reason in degraded.reasons]
         parts += [
-            Text.assemble(("cut ", "yellow"), f"{stage_text(each.purpose, each.round)}, by the {_LIMITS[each.by]}")
-            for each in degraded.cut
+            Text.assemble(("cut ", "yellow"), f"{stage_text(stage.purpose, stage.round)}, by the {_LIMITS[stage.by]}")
+            for stage in degraded.cut
         ]
     if deliberation.participation is not None:
         parts += _participation(deliberation.participation)

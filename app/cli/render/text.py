@@ -103,13 +103,13 @@ def printable(text: str) -> str:
     A character that reorders or hides text is shown, as `<U+202E>`.
     """
     shown = text.translate(_CONTROL)
-    return shown if shown.isascii() else _HIDDEN.sub(lambda found: found[1] or f"<U+{ord(found[0]):04X}>", shown)
+    return shown if shown.isascii() else _HIDDEN.sub(lambda match: match[1] or f"<U+{ord(match[0]):04X}>", shown)
 
 
 def json_line(document: object) -> str:
     """JSON on one line, in which characters that control a terminal or reorder or hide text are escaped."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    return _UNSAFE_IN_JSON.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    return _UNSAFE_IN_JSON.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def plain(text: str | None) -> Text:

@@ -14,7 +14,16 @@ from pydantic_core import from_json
 from app.api.schemas import Deliberation, Proposal
 from app.cli.render.lanes import is_simulated, stage_text
 from app.cli.render.lines import tool_text
-from app.cli.render.report import SIMULATED, TALLY_CHARS_MAX, confidence, degraded_text, dissent, overview, votes_text
+from app.cli.render.report import (
+    SIMULATED,
+    TALLY_CHARS_MAX,
+    cited,
+    confidence,
+    degraded_text,
+    dissent,
+    overview,
+    votes_text,
+)
 from app.cli.render.text import counted, figure, line_of, printable, prose, seconds
 from app.deliberation.facts import CallFinished, Fact, PlannedCall, StageClosed, StageOpened, ToolUsed, Verdict
 from app.deliberation.fold import TERMINAL
@@ -53,20 +62,20 @@ def _text_of(candidate: str) -> str:
 
 
 def _evidence(shown: Sequence[Evidence]) -> Iterator[str]:
-    texts = [(each, each.text) for each in shown if each.text is not None]
+    texts = [(evidence, evidence.text) for evidence in shown if evidence.text is not None]
     if texts:
         yield "## Evidence\n"
-    for each, text in texts:
-        yield f"### {_inline(each.id)}: {_inline(each.title)}\n"
+    for evidence, text in texts:
+        yield f"### {_inline(evidence.id)}: {_inline(evidence.title)}\n"
         yield f"{_quoted(text)}\n"
 
 
 def _fields(text: str) -> dict[str, Any]:
     try:
-        found = from_json(text)
+        document = from_json(text)
     except ValueError:
         return {}
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return cast("dict[str, Any]", document) if isinstance(document, dict) else {}
 
 
 def _answer(kind: str, fields: dict[str, Any]) -> Iterator[str]:
@@ -136,33 +145,37 @@ def _stages(facts: Sequence[Fact]) -> Iterator[str]:
 def _rankings(verdict: Verdict) -> Iterator[str]:
     if verdict.ranking:
         yield "| rank | agent | score |\n|---|---|---|"
-        yield from (f"| {each.rank} | {each.agent_id} | {figure(each.score, '.3f')} |" for each in verdict.ranking)
+        yield from (
+            f"| {standing.rank} | {standing.agent_id} | {figure(standing.score, '.3f')} |"
+            for standing in verdict.ranking
+        )
         yield ""
     if verdict.tally:
         yield "| votes | answer | agents |\n|---|---|---|"
-        for each in verdict.tally:
-            answer = _inline(line_of(each.answer, TALLY_CHARS_MAX))
-            yield f"| {votes_text(each)} | {answer} | {', '.join(each.agents)} |"
+        for tallied in verdict.tally:
+            answer = _inline(line_of(tallied.answer, TALLY_CHARS_MAX))
+            yield f"| {votes_text(tallied)} | {answer} | {', '.join(tallied.agents)} |"
         yield ""
 
 
-def _verdict(found: Deliberation) -> Iterator[str]:
-    verdict = found.verdict
-    title = "Verdict" if verdict is not None else "End" if found.status in TERMINAL else "So far"
-    yield f"## {title}: {found.status}\n"
-    if found.degraded is not None:
-        yield from (f"Degraded: {_inline(degraded_text(reason))}\n" for reason in found.degraded.reasons)
-    if found.problem is not None:
-        yield f"{found.problem.code}: {_inline(found.problem.detail)}\n"
+def _verdict(deliberation: Deliberation) -> Iterator[str]:
+    verdict = deliberation.verdict
+    title = "Verdict" if verdict is not None else "End" if deliberation.status in TERMINAL else "So far"
+    yield f"## {title}: {deliberation.status}\n"
+    if deliberation.degraded is not None:
+        yield from (f"Degraded: {_inline(degraded_text(reason))}\n" for reason in deliberation.degraded.reasons)
+    if deliberation.problem is not None:
+        yield f"{deliberation.problem.code}: {_inline(deliberation.problem.detail)}\n"
     if verdict is None:
         return
     yield from _rankings(verdict)
-    facts = [confidence(verdict), *map(dissent, verdict.dissent)]
+    cites = [f"cites {cited(citation)}" for citation in verdict.citations]
+    facts = [confidence(verdict), *map(dissent, verdict.dissent), *cites]
     yield f"{'; '.join(filter(None, facts))}\n"
     if verdict.content is not None:
         author = verdict.winner or verdict.call_id
         yield f"### The council's answer{f', by {author}' if author else ''}\n"
-        programs = any(proposal.checks for proposal in found.proposals)
+        programs = any(proposal.checks for proposal in deliberation.proposals)
         yield f"{_fenced(verdict.content) if programs else _quoted(verdict.content)}\n"
 
 
@@ -195,26 +208,26 @@ def delivery_line(delivery: Delivery) -> str:
     return line + (", one more is requested" if delivery.redelivering else "")
 
 
-def _cost(found: Deliberation) -> Iterator[str]:
-    usage = found.usage
+def _cost(deliberation: Deliberation) -> Iterator[str]:
+    usage = deliberation.usage
     calls = counted(usage.calls, "engine call")
     prompt = f"{usage.prompt_tokens:,} prompt tokens, {usage.cached_tokens:,} of them cached"
     yield f"{calls}, {prompt}, {usage.completion_tokens:,} completion tokens" + (
         f", cost {usage.cost}" if usage.cost else ""
     )
-    if any(is_simulated(proposal.model) for proposal in found.proposals):
+    if any(is_simulated(proposal.model) for proposal in deliberation.proposals):
         yield f"\n{SIMULATED}"
 
 
-def transcript(found: Deliberation, facts: Sequence[Fact], deliveries: Sequence[Delivery]) -> str:
+def transcript(deliberation: Deliberation, facts: Sequence[Fact], deliveries: Sequence[Delivery]) -> str:
     """The document; `facts` are the stages and calls in the order of the log."""
-    head = [f"# Deliberation {found.id}\n", f"{_quoted(found.task)}\n"]
+    head = [f"# Deliberation {deliberation.id}\n", f"{_quoted(deliberation.task)}\n"]
     about = dict[str, list[str]]()
-    for name, text in overview(found):
+    for name, text in overview(deliberation):
         about.setdefault(name, []).append(text)
     listed = [f"- {name}: {_inline('; '.join(texts))}" for name, texts in about.items()]
     parts = chain(
-        *(head, listed, [""], _evidence(found.evidence), _stages(facts), _checks(found.proposals)),
-        *(_verdict(found), _deliveries(deliveries), _cost(found)),
+        *(head, listed, [""], _evidence(deliberation.evidence), _stages(facts), _checks(deliberation.proposals)),
+        *(_verdict(deliberation), _deliveries(deliveries), _cost(deliberation)),
     )
     return "\n".join(parts)

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,20 +47,21 @@ def stack_children(layout: Layout) -> list[Child]:
     # This machine, unless keys open the gateway to other users.
     own_hosts = "" if layout.options.key_pepper else f"{LOOPBACK},::1,localhost"
     webhook_hosts = {"WEBHOOK_HOSTS": os.environ.get("WEBHOOK_HOSTS", own_hosts)}
+    drain_s = settings.worker_drain_s + _STOP_MARGIN_S
     children = [] if layout.options.nats_url else [_nats(layout)]
-    if not layout.options.engine_urls:
+    if layout.simulates:
         children.append(_simulator(layout))
     if layout.uses_ray:
         children += [_ray(layout), _deployer(layout)]
     else:
-        # The coordinator asks no engine, but reads the roles with the keys of their engines.
+        # Without agents of its own it asks no engine, but reads the roles with the keys of their engines.
         coordinator = _process(layout, "coordinator", "serve_deployments.coordinator", user="agents", **engines)
-        children.append(replace(coordinator, detail="without Ray"))
+        detail = f"without Ray, {_list_of(layout.local_roles)}" if layout.local_roles else "without Ray"
+        children.append(replace(coordinator, stop_within_s=drain_s, detail=detail))
     if layout.worker_roles:
         roles = [argument for role in layout.worker_roles for argument in ("--role", role)]
         worker = _process(layout, "worker", "serve_deployments.agent", *roles, **engines)
-        detail = f"{len(layout.worker_roles)} roles: {', '.join(layout.worker_roles)}"
-        children.append(replace(worker, stop_within_s=settings.worker_drain_s + _STOP_MARGIN_S, detail=detail))
+        children.append(replace(worker, stop_within_s=drain_s, detail=_list_of(layout.worker_roles)))
     webhooks = _process(layout, "webhooks", WEBHOOK_SECRETS=layout.webhook_secrets, **webhook_hosts)
     stop_s, detail = settings.webhook_timeout_s + _STOP_MARGIN_S, "`deliberate webhooks secret` is for receivers"
     children.append(replace(webhooks, stop_within_s=stop_s, detail=detail))
@@ -70,10 +72,11 @@ def stack_children(layout: Layout) -> list[Child]:
         hint="correct DATABASE_URL or the variable that its log names",
     )
     children.append(archive)
-    if settings.planning:
-        plans = _process(layout, "planning", **database)
-        children.append(replace(plans, detail="takes plans of `planning.plan.approved`"))
     return [*children, _gateway(layout, **database, **webhook_hosts)]
+
+
+def _list_of(roles: Sequence[str]) -> str:
+    return f"{len(roles)} roles: {', '.join(roles)}"
 
 
 def find_program(name: str) -> str | None:
@@ -145,8 +148,8 @@ def store_health(reply: bytes, free_bytes: int) -> ChildHealth:
     once there is room.
     """
     try:
-        found = json.loads(reply)["data"]
-        problem = "" if found["status"] == "ok" else str(found["error"])
+        health = json.loads(reply)["data"]
+        problem = "" if health["status"] == "ok" else str(health["error"])
     except (ValueError, KeyError, TypeError):
         problem = "JetStream is not healthy"
     if problem and free_bytes < FREE_BYTES_MIN:
@@ -179,8 +182,8 @@ async def declare_streams(layout: Layout) -> None:
 
 
 async def declare_on_given(layout: Layout, report: ProgressReport) -> None:
-    given = PartGiven("nats", layout.nats_url, answers=True)
-    slow = asyncio.get_running_loop().call_later(2.0, report, replace(given, answers=False))
+    part = PartGiven("nats", layout.nats_url, answers=True)
+    slow = asyncio.get_running_loop().call_later(2.0, report, replace(part, answers=False))
     try:
         await declare_streams(layout)
     except JournalUnavailable as error:
@@ -191,7 +194,7 @@ async def declare_on_given(layout: Layout, report: ProgressReport) -> None:
         raise CommandError(Exit.FAILED, error.code, str(error), remedy=remedy) from error
     finally:
         slow.cancel()
-    report(given)
+    report(part)
 
 
 def _simulator(layout: Layout) -> Child:
@@ -200,6 +203,8 @@ def _simulator(layout: Layout) -> Child:
     options = (*(("--no-controls",) if layout.options.key_pepper else ()), *layout.options.simulate)
     # As vLLM does, the simulator requires the key in this variable.
     key = {name: value for name in (DEFAULT_KEY_VARIABLE,) if (value := os.environ.get(name))}
+    # Its last line is then the fault of its arguments, without a box around it.
+    key["TYPER_USE_RICH"] = "0"
     return Child(
         name="simulator",
         command=(sys.executable, "-m", "serve_deployments.simulator", "--port", port, *options),
@@ -248,7 +253,7 @@ def _deployer(layout: Layout) -> Child:
         # It starts together with Ray and waits for it.
         fails_with=("ray",),
         stop_within_s=15.0,
-        detail=f"{len(layout.roles)} roles: {', '.join(layout.roles)}",
+        detail=_list_of(layout.roles),
         hint=f"the replicas' logs are in {layout.stack_run.logs_dir}/ray/serve",
     )
 

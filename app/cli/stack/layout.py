@@ -25,17 +25,20 @@ from app.cli.machine import LOOPBACK, address_unusable, check_path, check_room
 from app.cli.options import DATA_DIR, nats_url_file
 from app.cli.render.progress import PortShifted, ProgressReport
 from app.cli.stack.supervisor import StackRun, write_private
-from app.deliberation.roles import AgentRunner, currency_of, engines_of, roles_over_nats
+from app.deliberation.errors import InvalidRequest
+from app.deliberation.roles import AgentRunner, currency_of, engines_of, placed, run_by
 from app.log.signature import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSigner
 from app.log.stream_settings import StreamSettings
 
 if TYPE_CHECKING:
     from app.settings import StackSettings
 
+# The simulator's default arguments: each member writes some 40 tokens a second, as a model does.
+MODEL_PACE = "--ttft-ms 300 --per-token-ms 25 --jitter 0.3"
 WEBHOOK_SECRET_FILE = "webhook_secret"
 DATABASE_URL_FILE = "database_url"
 # Those of users.conf, and `monitor`, which may ask for nats-server's health and nothing else.
-NATS_USERS = tuple("gateway agents worker webhooks archive planning planner context streams keys monitor".split())
+NATS_USERS = tuple("gateway agents worker webhooks archive planner context streams keys monitor".split())
 _PORTS = range(20_000, 32_000)  # below Linux's range for the local ports of outgoing connections
 
 RolesOption = Annotated[
@@ -43,7 +46,11 @@ RolesOption = Annotated[
 ]
 AgentsOption = Annotated[
     AgentRunner,
-    typer.Option("--agents", envvar="AGENTS", help="What runs the agents: Ray Serve, or workers that pull from NATS."),
+    typer.Option(
+        "--agents",
+        envvar="AGENTS",
+        help="What runs the agents: Ray Serve, workers that pull from NATS, or the coordinator's own process.",
+    ),
 ]
 
 
@@ -77,7 +84,8 @@ def sqlite_url(path: Path) -> str:
 class Layout:
     """The directories, ports, URLs and secrets of one run of a stack; `nats_url` has no credentials.
 
-    `engine_variables` have the keys of engines, so that only the agents get them.
+    `simulates`: a role names no engine, and neither does `up`, so the simulator runs. `engine_variables` have the keys
+    of engines, so that only the agents get them.
     `log` has the `id` of the log once its streams are declared; commands compare it before they write there.
     """
 
@@ -91,10 +99,12 @@ class Layout:
     log_key_file: Path
     nats_url: str
     database_url: str = field(repr=False)
+    simulates: bool
     engine_urls: tuple[str, ...]
     ray_address: str
     roles: tuple[str, ...]
     worker_roles: tuple[str, ...]
+    local_roles: tuple[str, ...]
     streams: StreamSettings
     engine_variables: Mapping[str, str] = field(repr=False)
     ports: Mapping[str, int]
@@ -110,8 +120,8 @@ class Layout:
 
     @property
     def uses_ray(self) -> bool:
-        """Whether Ray runs: without it all roles have workers, and the coordinator is a plain process."""
-        return len(self.worker_roles) < len(self.roles)
+        """Whether Ray runs: without it the coordinator is a plain process, beside workers or with its own agents."""
+        return len(self.worker_roles) + len(self.local_roles) < len(self.roles)
 
     @property
     def stack_run(self) -> StackRun:
@@ -136,7 +146,10 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
     from app.settings import StackSettings, declared_by
 
     with usage_errors("correct the file or the variable"):
-        roles = load_roles(options.roles_file)
+        roles = placed(load_roles(options.roles_file), options.agents)
+        simulates = not options.engine_urls and not all(role.engines for role in roles.values())
+        if not simulates and options.simulate not in ((), tuple(MODEL_PACE.split())):
+            raise InvalidRequest("--simulate has no use: each role has engines of its own", remedy="omit --simulate")
         engines = [*engines_of(roles), *default_engines(["http://default"])]
         for setting in filter(os.environ.get, ("SPEND_PER_DAY", "SPENDS_PER_DAY")):
             currency_of(roles, setting)
@@ -145,8 +158,9 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
 
             engine_of(database_url)
         # Children get these from here, and the variables of the user's environment may have another meaning.
-        given = {"host": options.host, "port": options.port, "agents": options.agents, "roles_file": options.roles_file}
-        settings = StackSettings(**given, nats_url="unused", key_pepper=options.key_pepper)  # pyright: ignore[reportArgumentType] -- validated
+        names = ("host", "port", "agents", "roles_file")
+        chosen = {name: getattr(options, name) for name in names}
+        settings = StackSettings(**chosen, nats_url="unused", key_pepper=options.key_pepper)  # pyright: ignore[reportArgumentType] -- validated
         make_data_dir(options.data_dir)
         data_dir = options.data_dir.resolve()
         (data_dir / "logs").mkdir(exist_ok=True)
@@ -155,9 +169,8 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         LogSigner.of_file(log_key_file)
     ports, mark = _ports(options, report), secrets.token_hex(8)
     nats_url = mask_credentials(options.nats_url or f"nats://{LOOPBACK}:{ports['nats']}")
-    engine_urls = options.engine_urls or (f"http://{LOOPBACK}:{ports['simulator']}",)
+    engine_urls = (f"http://{LOOPBACK}:{ports['simulator']}",) if simulates else options.engine_urls
     key_variables = {engine.api_key_env for engine in engines if engine.api_key_env}
-    worker_roles = roles_over_nats(roles, options.agents)
     _kept_secret(data_dir / "ray_token")
     (data_dir / DATABASE_URL_FILE).unlink(missing_ok=True)
     if database_url:
@@ -175,10 +188,12 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         nats_passwords=_nats_users(data_dir, options.nats_url or "", nats_url),
         nats_url=nats_url,
         database_url=database_url or sqlite_url(data_dir / "archive.db"),
+        simulates=simulates,
         engine_urls=engine_urls,
         ray_address=f"{LOOPBACK}:{ports['ray']}",
         roles=tuple(roles),
-        worker_roles=worker_roles,
+        worker_roles=run_by("nats", roles),
+        local_roles=run_by("local", roles),
         streams=declared_by(settings, roles),
         engine_variables={"VLLM_URL": ",".join(engine_urls)} | {name: os.environ[name] for name in key_variables},
         ports=ports,
@@ -201,12 +216,12 @@ def make_data_dir(path: Path) -> None:
         own = path.resolve()
         if own.stat().st_uid == os.geteuid():
             own.chmod(stat.S_IMODE(own.stat().st_mode) & ~0o022)
-        for each in (own, *own.iterdir()):
-            found = each.lstat()
-            if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid() or (each.is_dir() and found.st_mode & 0o022):
-                raise OSError(0, f"{each} is a link, is another user's, or others may write there")
-            if each != own:
-                each.chmod(stat.S_IMODE(found.st_mode) & 0o700)
+        for entry in (own, *own.iterdir()):
+            info = entry.lstat()
+            if stat.S_ISLNK(info.st_mode) or info.st_uid != os.geteuid() or (entry.is_dir() and info.st_mode & 0o022):
+                raise OSError(0, f"{entry} is a link, is another user's, or others may write there")
+            if entry != own:
+                entry.chmod(stat.S_IMODE(info.st_mode) & 0o700)
     except OSError as error:
         detail = f"{path} cannot hold the data: {cause(error)}"
         raise CommandError(Exit.USAGE, "data_dir_unusable", detail, remedy=remedy) from error
@@ -214,7 +229,7 @@ def make_data_dir(path: Path) -> None:
 
 @contextmanager
 def exclusive(data_dir: Path) -> Generator[None]:
-    """Hold the lock of a data directory, with this process's id in it; raises CommandError if another one holds it."""
+    """Lock a data directory, with this process's id in the lock; raises CommandError if another process holds it."""
     # The kernel releases the lock when the process ends for any reason; children do not inherit it.
     with (data_dir / "lock").open("a+", encoding="utf-8") as file:
         try:
@@ -230,7 +245,7 @@ def exclusive(data_dir: Path) -> Generator[None]:
 
 
 def _ports(options: StackOptions, report: ProgressReport) -> dict[str, int]:
-    wanted = dict.fromkeys(("ray", "raylet", "coordinator", "worker", "webhooks", "archive", "planning"), 0)
+    wanted = dict.fromkeys(("ray", "raylet", "coordinator", "worker", "webhooks", "archive"), 0)
     wanted = {"gateway": options.port, "nats": 0 if options.nats_url else options.nats_port, "simulator": 0} | wanted
     ports: dict[str, int] = {}
     for name, first in wanted.items():
@@ -270,16 +285,16 @@ def _kept_secret(path: Path) -> Path:
     return path
 
 
-def _nats_users(data_dir: Path, given: str, server: str) -> dict[str, str]:
-    """Draw a password for each NATS user, and write the user's URL to its file: that of a given server has no user."""
+def _nats_users(data_dir: Path, nats_url: str, server: str) -> dict[str, str]:
+    """Draw a password for each NATS user, and write the user's URL to its file: a given server's URL has no user."""
     # nats-server parses what begins with a digit as a number.
     passwords = {user: f"p{secrets.token_hex(24)}" for user in NATS_USERS}
     directory = data_dir / "nats_urls"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(mode=0o700)
     for user, password in passwords.items():
-        if given.startswith("file:"):
-            (directory / user).symlink_to(unquote(urlsplit(given).path))
+        if nats_url.startswith("file:"):
+            (directory / user).symlink_to(unquote(urlsplit(nats_url).path))
         else:
-            write_private(directory / user, given or server.replace("//", f"//{user}:{password}@", 1))
+            write_private(directory / user, nats_url or server.replace("//", f"//{user}:{password}@", 1))
     return passwords

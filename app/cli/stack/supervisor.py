@@ -30,9 +30,9 @@ from app.cli.render.progress import ProgressReport
 from app.deliberation.errors import DeliberationError
 
 # Of the processes that do accepted work. Everything waits for nats-server: with 900,000 messages its restart took 6.2 s
-# at a higher priority, else 7.7 (`python -m benchmarks.chaos --seconds 4200 --kills-min 500 --keep DIR`, one run each).
-# New requests wait for the gateway: with 200 deliberations in flight on two cores, their p99 was 373 and 521 ms at one
-# priority, 162 and 201 ms at this difference (`python -m benchmarks.short`).
+# at a higher priority, else 7.7. The command was `python -m benchmarks.chaos --seconds 4200 --kills-min 500 --keep
+# DIR`, one run each. New requests wait for the gateway. With 200 deliberations in flight on two cores, their p99 was
+# 373 and 521 ms at one priority, 162 and 201 ms at this difference (`python -m benchmarks.short`).
 NICENESS = 10
 STACK_MARK = "DELIBERATE_STACK"
 CHILD_MARK = "DELIBERATE_CHILD"
@@ -44,6 +44,8 @@ START_ATTEMPTS_MAX = 2
 # A part that failed later than this has most likely run into a bound of its own, as Ray does on a busy machine.
 SLOW_START_S = 20.0
 SLOW_ATTEMPTS_MAX = 5
+# A program whose arguments are wrong ends with it, and would do so again.
+USAGE_STATUS = 2
 HEALTH_CHECK_INTERVAL_S = 2.0
 UNRESPONSIVE_AFTER_S = 10.0
 MISSES_MIN = 3
@@ -60,17 +62,17 @@ class MarkedProcess(NamedTuple):
 
 def marked(mark: str, child: str | None = None) -> list[MarkedProcess]:
     """Returns the running processes with `mark` (of `child`, if given) except this one; none without /proc."""
-    found = list[MarkedProcess]()
+    processes = list[MarkedProcess]()
     for entry in Path("/proc").glob("[0-9]*"):
         # A process may end while it is read, and other users' processes are unreadable: neither belongs to the stack.
         with suppress(OSError):
             environment = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
-            variables = dict(each.split("=", 1) for each in environment if "=" in each)
+            variables = dict(variable.split("=", 1) for variable in environment if "=" in variable)
             pid, name = int(entry.name), variables.get(CHILD_MARK, "")
             if variables.get(STACK_MARK) == mark and child in (None, name) and pid != os.getpid():
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                found.append(MarkedProcess(pid, name, command))
-    return found
+                processes.append(MarkedProcess(pid, name, command))
+    return processes
 
 
 async def sweep(mark: str, child: str | None = None, *, grace_s: float = 0.0) -> list[MarkedProcess]:
@@ -94,13 +96,15 @@ class Activity(NamedTuple):
 
 
 def activity_of(mark: str, child: str) -> Activity | None:
-    ticks, waits, found = 0, False, marked(mark, child)
-    for stat in itertools.chain.from_iterable(Path(f"/proc/{each.pid}/task").glob("*/stat") for each in found):
+    ticks, waits, processes = 0, False, marked(mark, child)
+    for stat in itertools.chain.from_iterable(
+        Path(f"/proc/{process.pid}/task").glob("*/stat") for process in processes
+    ):
         with suppress(OSError):
             state, *fields = stat.read_text().rpartition(")")[2].split()
             ticks += int(fields[10]) + int(fields[11])
             waits = waits or state in "RD"
-    return Activity(ticks / os.sysconf("SC_CLK_TCK"), waits) if found else None
+    return Activity(ticks / os.sysconf("SC_CLK_TCK"), waits) if processes else None
 
 
 def write_private(path: Path, text: str) -> None:
@@ -160,7 +164,7 @@ class _Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Child:
-    """A child starts when those in `needs` are ready and those in `fails_with` are started; it ends with the latter.
+    """A child starts once `needs` are ready and `fails_with` have started; it ends with any of `fails_with`.
 
     It is ready when a line of its output fully matches `ready_line`, or without one when `health_check` says so.
     `prepare` runs once in each run, after readiness and before dependent children start. A DeliberationError of it in
@@ -215,7 +219,7 @@ class HealthHistory:
     cpu_s: float = 0.0
     problem: str = ""
 
-    def take(self, health: ChildHealth, now_s: float, activity: Activity | None = None) -> tuple[str, str]:
+    def observe(self, health: ChildHealth, now_s: float, activity: Activity | None = None) -> tuple[str, str]:
         """Returns a notice for the user, and the reason to replace the child: each is mostly empty."""
         # A suspended machine alone causes a long silence, so a child must miss several checks. A miss does not count
         # while the child waits for a CPU. A problem that a restart does not repair is reported once.
@@ -295,7 +299,7 @@ class Supervisor:
             await sweep(self._stack.mark, child.name)
             self._write_state()
             died = f"ended with status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}"
-            reason, tail = run.reason or died, tuple(run.output()[-12:])
+            reason, tail = run.reason or died, tuple(filter(str.strip, run.output()))[-12:]
             ready_for_s = None if run.ready_at_s is None else time.monotonic() - run.ready_at_s
             ever_ready = ever_ready or ready_for_s is not None
             with_other = any(other.process.returncode is not None for other in others.values())
@@ -303,7 +307,9 @@ class Supervisor:
             if not ever_ready and not with_other and self._explain is not None:
                 await self._explain()
             slow = time.monotonic() - run.started_at_s >= SLOW_START_S
-            if not ever_ready and failures >= (SLOW_ATTEMPTS_MAX if slow else START_ATTEMPTS_MAX):
+            misused = status == USAGE_STATUS and not run.reason and bool(tail)
+            if not ever_ready and (misused or failures >= (SLOW_ATTEMPTS_MAX if slow else START_ATTEMPTS_MAX)):
+                reason = tail[-1].removeprefix("Error: ") if misused else reason
                 self._report(progress.ChildFailed(child.name, reason, child.hint, str(run.log), tail))
                 raise child.failed(reason)
             delay_s = 0.0 if with_other else restart_delay_s(delay_s, ready_for_s)
@@ -358,8 +364,8 @@ class Supervisor:
                 return await run.end(child.stop_within_s, str(error))
             # The child served before: repeated restarts would only take away what still works.
             self._report(progress.Noticed(f"{child.name}: {error}"))
-        # Linux shares CPU among sessions first. One that starts keeps its full share: Ray ends itself where its agent
-        # takes more than 15 s to begin. An unprivileged user may change priorities only every 0.1 s.
+        # Linux shares CPU among sessions first. A part that starts keeps its full share: Ray ends itself where its
+        # agent takes more than 15 s to begin. An unprivileged user may change priorities only every 0.1 s.
         with suppress(OSError):
             Path(f"/proc/{run.process.pid}/autogroup").write_text(str(child.niceness))  # noqa: ASYNC240 -- no disk
         run.ready_at_s = time.monotonic()
@@ -370,7 +376,7 @@ class Supervisor:
             await asyncio.sleep(HEALTH_CHECK_INTERVAL_S)
             health = await child.health_check()
             activity = None if health.answers else activity_of(self._stack.mark, child.name)
-            notice, reason = history.take(health, time.monotonic(), activity)
+            notice, reason = history.observe(health, time.monotonic(), activity)
             if reason:
                 # A hung child cannot handle SIGTERM.
                 return await run.end(child.stop_within_s if health.answers else 0.0, reason)

@@ -27,6 +27,7 @@ from app.cli.stack.checks import status_of
 from app.cli.stack.children import declare_on_given, stack_children
 from app.cli.stack.layout import (
     LOOPBACK,
+    MODEL_PACE,
     AgentsOption,
     Layout,
     RolesOption,
@@ -37,7 +38,7 @@ from app.cli.stack.layout import (
     plan_stack,
 )
 from app.cli.stack.supervisor import marked, supervised, sweep
-from app.deliberation.roles import engine_base, engine_endpoint
+from app.deliberation.roles import engine_base, engine_endpoint, placed
 from app.log.signature import LogSigner
 
 
@@ -55,8 +56,6 @@ ExternalNatsOption = Annotated[
 ]
 
 
-# A newcomer sees some 40 tokens a second of each member, as from a model.
-MODEL_PACE = "--ttft-ms 300 --per-token-ms 25 --jitter 0.3"
 # A start beyond it says what it waits for.
 _SLOW_S = 10.0
 _SETTLED_S = 5.0
@@ -93,7 +92,7 @@ async def running_stack(options: StackOptions, report: ProgressReport = lambda _
                     engine_urls=tuple(map(mask_credentials, layout.engine_urls)),
                     ray_address=layout.ray_address,
                     roles=layout.roles,
-                    simulated=not options.engine_urls,
+                    simulated=layout.simulates,
                     data_dir=str(layout.data_dir),
                     seconds=time.monotonic() - began_s,
                     keys=options.key_pepper is not None,
@@ -112,7 +111,8 @@ def _ray_directory(layout: Layout, report: ProgressReport) -> Generator[None]:
         layout.ray_dir.mkdir(mode=0o700)
     except OSError as error:
         detail = f"{layout.ray_dir.parent} cannot hold Ray's files: {cause(error)}"
-        raise CommandError(Exit.USAGE, "ray_dir_unusable", detail, remedy="run without Ray by --agents nats") from error
+        remedy = "run without Ray by --agents local"
+        raise CommandError(Exit.USAGE, "ray_dir_unusable", detail, remedy=remedy) from error
     shutil.rmtree(kept, ignore_errors=True)
     kept.unlink(missing_ok=True)
     kept.symlink_to(logs)
@@ -134,10 +134,10 @@ async def _until_serving(layout: Layout, report: ProgressReport) -> None:
         await asyncio.sleep(0.05)
         if time.monotonic() > slow_at_s:
             slow_at_s = time.monotonic() + _SLOW_S
-            found = await _ready_findings(layout)
-            for each in found if found != shown else ():
-                report(FaultFound(**each.model_dump()))
-            shown = found
+            findings = await _ready_findings(layout)
+            for finding in findings if findings != shown else ():
+                report(FaultFound(**finding.model_dump()))
+            shown = findings
 
 
 async def _ready_findings(layout: Layout) -> list[Finding]:
@@ -160,15 +160,15 @@ async def _explain(layout: Layout, report: ProgressReport) -> None:
         nats_url=layout.nats_url_of("gateway"),
         # The stack's own database is made by the stack.
         database_url=layout.database_url if os.environ.get("DATABASE_URL") else None,
-        engine_variables=layout.engine_variables if layout.options.engine_urls else None,
+        engine_variables=None if layout.simulates else layout.engine_variables,
         port=layout.ports["gateway"],
         declared=layout.streams,
         signer=LogSigner.of_file(layout.log_key_file),
-        roles=load_roles(layout.options.roles_file),
+        roles=placed(load_roles(layout.options.roles_file), layout.options.agents),
     )
-    for each in ordered([*machine_findings(layout.data_dir), *await setup_findings(setup)]):
-        if each.severity != "info":
-            report(FaultFound(**each.model_dump()))
+    for finding in ordered([*machine_findings(layout.data_dir), *await setup_findings(setup)]):
+        if finding.severity != "info":
+            report(FaultFound(**finding.model_dump()))
 
 
 async def _end_leftovers(data_dir: Path, report: ProgressReport) -> None:
@@ -191,8 +191,8 @@ async def _up(options: StackOptions, report: ProgressReport) -> Exit:
         with suppress(asyncio.CancelledError):
             # By then every part that starts well has answered.
             await asyncio.sleep(_SETTLED_S)
-            for each in await _ready_findings(layout):
-                report(FaultFound(**each.model_dump()))
+            for finding in await _ready_findings(layout):
+                report(FaultFound(**finding.model_dump()))
             await asyncio.Event().wait()
     return Exit.SUCCESS
 
@@ -213,8 +213,8 @@ def up(
 ) -> NoReturn:
     """Start NATS, the engine simulator, Ray Serve and the gateway; keep them running until Ctrl-C, then stop them.
 
-    With `--agents nats` a coordinator and a worker run without Ray Serve. After Ctrl-C or SIGTERM the
-    exit code is 0 if everything was ready and has stopped. A second signal kills the rest.
+    With `--agents nats` a coordinator and a worker run without Ray Serve, with `--agents local` one process for both.
+    After Ctrl-C or SIGTERM the exit code is 0 if everything was ready and has stopped. A second signal kills the rest.
     """
     try:
         simulator_arguments = tuple(shlex.split(simulate or ""))

@@ -51,33 +51,34 @@ def _shares(places: Sequence[Collection[CandidateId]]) -> Exact:
 
 
 def _averages(votes: Iterable[tuple[CandidateId, Fraction]]) -> Exact:
-    sums: dict[CandidateId, Fraction] = defaultdict(Fraction)
-    counts: dict[CandidateId, int] = defaultdict(int)
+    values: dict[CandidateId, list[Fraction]] = defaultdict(list)
     for candidate, value in votes:
-        sums[candidate] += value
-        counts[candidate] += 1
-    return {candidate: total / counts[candidate] for candidate, total in sums.items()}
+        values[candidate].append(value)
+    return {candidate: sum(received, Fraction()) / len(received) for candidate, received in values.items()}
 
 
 def mean(ballots: Sequence[Totals], best: int) -> Exact:
-    return {candidate: Fraction(sum(given), best * len(given)) for candidate, given in _given(ballots).items()}
+    return {
+        candidate: Fraction(sum(totals), best * len(totals))
+        for candidate, totals in _totals_by_candidate(ballots).items()
+    }
 
 
 def trimmed_mean(ballots: Sequence[Totals], best: int) -> Exact:
     """The mean without a fifth of a candidate's totals at each end (Wilcox, 2012): of three one, of two none."""
     kept: dict[CandidateId, list[int]] = {}
-    for candidate, given in _given(ballots).items():
-        dropped = max(1, len(given) // TRIMMED_SHARE) if len(given) > 2 else 0
-        kept[candidate] = sorted(given)[dropped : len(given) - dropped]
-    return {candidate: Fraction(sum(given), best * len(given)) for candidate, given in kept.items()}
+    for candidate, totals in _totals_by_candidate(ballots).items():
+        dropped = max(1, len(totals) // TRIMMED_SHARE) if len(totals) > 2 else 0
+        kept[candidate] = sorted(totals)[dropped : len(totals) - dropped]
+    return {candidate: Fraction(sum(totals), best * len(totals)) for candidate, totals in kept.items()}
 
 
-def _given(ballots: Sequence[Totals]) -> dict[CandidateId, list[int]]:
-    given: dict[CandidateId, list[int]] = defaultdict(list)
+def _totals_by_candidate(ballots: Sequence[Totals]) -> dict[CandidateId, list[int]]:
+    totals: dict[CandidateId, list[int]] = defaultdict(list)
     for cast in ballots:
         for candidate, total in cast.items():
-            given[candidate].append(total)
-    return given
+            totals[candidate].append(total)
+    return totals
 
 
 def wins_less_losses(candidates: Sequence[CandidateId], ballots: Sequence[Totals]) -> dict[CandidateId, int]:

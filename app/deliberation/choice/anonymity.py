@@ -8,7 +8,7 @@ import json
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice, product
 from string import ascii_uppercase
@@ -24,6 +24,14 @@ _INVISIBLE = re.compile(
     "\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
 )
 _NOBODY = -1
+# Letters and digits that neither a fence has nor what NFKC makes one: ASCII, Greek to Arabic, Devanagari, Thai, CJK.
+_PARTING = re.compile(
+    "[0-9abcghijklmqsuvwyzABCGHIJKLMQSUVWYZ\u0391-\u03a1\u03b1-\u03c9\u0410-\u044f\u05d0-\u05ea\u0620-\u064a\u0904-\u0939"
+    "\u0e01-\u0e30\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]"
+)
+# Those that NFKC makes of others too.
+_ANGLE = re.compile("[<\ufe64\uff1c]")
+PIECE_CHARS = 65_536
 
 
 # Every decision replays the strategy, which repeats its draws.
@@ -53,11 +61,40 @@ def fence(text: str, nonce: str) -> str:
     that reads like a fence without its invisible characters, or in plain letters, loses them.
     """
     mark = hashlib.sha256(f"{nonce}\n{text}".encode(errors="replace")).hexdigest()[:12]
-    inside, bare = text, text if text.isascii() else unicodedata.normalize("NFKC", text)
-    if bare.count("<") >= 3:
-        bare = _INVISIBLE.sub("", bare)
-        inside = _LOOKALIKE.sub("‹‹‹", bare) if _LOOKALIKE.search(bare) else text
-    return f"<<<peer-text {mark}>>>\n{inside}\n<<<end-of-peer-text {mark}>>>"
+    return f"<<<peer-text {mark}>>>\n{without_fences(text)}\n<<<end-of-peer-text {mark}>>>"
+
+
+def input_fence(sha256: str) -> tuple[str, str]:
+    """The lines before and after the text of an input, the same in all prompts that have it.
+
+    The mark is a hash of the text's digest, so that no writer can put a text's own mark into it.
+    """
+    mark = hashlib.sha256(f"input\n{sha256}".encode()).hexdigest()[:12]
+    return f"<<<peer-text {mark}>>>", f"<<<end-of-peer-text {mark}>>>"
+
+
+def without_fences(text: str) -> str:
+    """The text, in which anything like a fence is replaced."""
+    bare = text if text.isascii() else unicodedata.normalize("NFKC", text)
+    if bare.count("<") < 3:
+        return text
+    bare = _INVISIBLE.sub("", bare)
+    return _LOOKALIKE.sub("‹‹‹", bare) if _LOOKALIKE.search(bare) else text
+
+
+def without_fences_in_pieces(text: str, piece_chars: int = PIECE_CHARS) -> Iterator[str]:
+    """The pieces of a long text without fences, so that no step takes long.
+
+    A piece ends after a letter or digit that no fence has. One that has none for as long as a piece loses all its `<`.
+    """
+    begin = 0
+    while begin < len(text):
+        soon, late = begin + piece_chars, begin + 2 * piece_chars
+        parting = _PARTING.search(text, soon, late)
+        end = min(parting.end() if parting is not None else late, len(text))
+        parted = parting is not None or soon >= len(text)
+        yield without_fences(text[begin:end]) if parted else _ANGLE.sub("‹", text[begin:end])
+        begin = end
 
 
 def labels(count: int) -> tuple[str, ...]:
@@ -70,7 +107,7 @@ def lettered(shown: Sequence[str]) -> dict[str, str]:
 
 
 def in_one_order(authors: Collection[str], seed: int) -> tuple[str, ...]:
-    """The authors in an order that is drawn for the deliberation, so that any two of them always stand alike."""
+    """The authors in an order that is drawn once for the deliberation: in every prompt two authors stand alike."""
     return tuple(_shuffled(authors, seed, "order"))
 
 

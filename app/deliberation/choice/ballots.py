@@ -60,7 +60,7 @@ def author(candidate: CandidateId) -> str:
 
 def ballot(reviewer: str, labels: Mapping[str, CandidateId], scores: Scores) -> Ballot:
     by_letter = scores.candidates.items()
-    return Ballot(reviewer, {labels[letter]: {e.id: e.score for e in given.criteria} for letter, given in by_letter})
+    return Ballot(reviewer, {labels[letter]: {e.id: e.score for e in scored.criteria} for letter, scored in by_letter})
 
 
 def _weights(criteria: Sequence[Criterion]) -> dict[str, int]:
@@ -90,14 +90,14 @@ def mean_scores(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) -> dic
 
 
 def criterion_means(ballots: Sequence[Ballot]) -> dict[CandidateId, dict[str, Fraction]]:
-    given: dict[CandidateId, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    by_candidate: dict[CandidateId, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for cast in ballots:
         for candidate, scores in cast.scores.items():
             for criterion, score in scores.items():
-                given[candidate][criterion].append(score)
+                by_candidate[candidate][criterion].append(score)
     return {
         candidate: {criterion: Fraction(sum(scores), len(scores)) for criterion, scores in by_criterion.items()}
-        for candidate, by_criterion in given.items()
+        for candidate, by_criterion in by_candidate.items()
     }
 
 
@@ -160,7 +160,7 @@ def kendall_tau(first: Tiers, second: Tiers) -> float:
     return _tau_b(_relations(first, bits), _relations(second, bits)) or 0.0
 
 
-# By candidate, as a bit: those below it on a ballot and those above it, as sets of bits.
+# By candidate, as a bit: the candidates below and above it on a ballot, as sets of bits.
 _Relations = Mapping[int, tuple[int, int]]
 
 
@@ -229,11 +229,11 @@ def dissent(
     ballots: Sequence[Ballot], winner: CandidateId, criteria: Sequence[Criterion]
 ) -> tuple[tuple[str, str], ...]:
     """(reviewer, preferred agent) of each ballot with a candidate strictly above the winner's best, by reviewer."""
-    found: list[tuple[str, str]] = []
+    dissenters: list[tuple[str, str]] = []
     for cast in ballots:
         tiers = order(cast, criteria)
         if any(author(candidate) == author(winner) for tier in tiers for candidate in tier):
             preferred = [author(candidate) for candidate in tiers[0]]
             if author(winner) not in preferred:
-                found.append((cast.reviewer, min(preferred)))
-    return tuple(sorted(found))
+                dissenters.append((cast.reviewer, min(preferred)))
+    return tuple(sorted(dissenters))

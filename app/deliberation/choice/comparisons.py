@@ -28,11 +28,11 @@ class Comparison:
 
 
 def wins(comparisons: Collection[Comparison]) -> dict[Pairing, Fraction]:
-    """Wins of one over the other, by (one, other); a tie is half a win to each. One order alone weighs half."""
+    """The wins of a pair's first candidate over its second; a tie is half a win to each. A single order weighs half."""
     said: dict[Pairing, list[CandidateId | None]] = {}
-    for each in comparisons:
-        one, other = sorted(each.pair)
-        said.setdefault((one, other), []).append(each.winner)
+    for comparison in comparisons:
+        one, other = sorted(comparison.pair)
+        said.setdefault((one, other), []).append(comparison.winner)
     counted: dict[Pairing, Fraction] = {}
     for (one, other), winners in said.items():
         agreed = winners[0] if len(set(winners)) == 1 else None
@@ -52,16 +52,16 @@ def ranked(
     candidates: Sequence[CandidateId], comparisons: Collection[Comparison], tokens: Mapping[CandidateId, int], seed: int
 ) -> Ranked:
     """Rank by `rates`. Ties: head to head, fewer tokens, a hash of seed and candidate. Uncompared ones come last."""
-    counted, found = wins(comparisons), rates(candidates, comparisons)
+    counted, win_rates = wins(comparisons), rates(candidates, comparisons)
     compared = {candidate for pair in counted for candidate in pair}
-    scores = {candidate: rate if candidate in compared else None for candidate, rate in found.items()}
+    scores = {candidate: rate if candidate in compared else None for candidate, rate in win_rates.items()}
 
     def duels(one: CandidateId) -> Fraction:
         level = [other for other in scores if scores[other] == scores[one] and (one, other) in counted]
         return sum((counted[one, other] - counted[other, one] for other in level), start=Fraction())
 
     def place(one: CandidateId) -> tuple[bool, float, Fraction, int, str]:
-        return one not in compared, -found[one], -duels(one), tokens[one], nonce(seed, one)
+        return one not in compared, -win_rates[one], -duels(one), tokens[one], nonce(seed, one)
 
     order = tuple(sorted(scores, key=place))
     best = [score for candidate in order if (score := scores[candidate]) is not None]
@@ -72,23 +72,29 @@ def ranked(
 def beaten(
     pair: Pairing, comparisons: Collection[Comparison], tokens: Mapping[CandidateId, int], seed: int
 ) -> CandidateId:
-    return ranked(pair, [each for each in comparisons if set(each.pair) == set(pair)], tokens, seed).order[-1]
+    return ranked(
+        pair, [comparison for comparison in comparisons if set(comparison.pair) == set(pair)], tokens, seed
+    ).order[-1]
 
 
 def agreement(comparisons: Collection[Comparison], order: Sequence[CandidateId]) -> float | None:
     """Mean Kendall τ of the comparisons against a ranking, in [-1, 1]: 1, 0 or -1 for each; None without any."""
     place = {candidate: place for place, candidate in enumerate(order)}
     taus = [
-        0 if each.winner is None else 1 if each.winner == min(each.pair, key=place.__getitem__) else -1
-        for each in comparisons
+        0
+        if comparison.winner is None
+        else 1
+        if comparison.winner == min(comparison.pair, key=place.__getitem__)
+        else -1
+        for comparison in comparisons
     ]
     return fsum(taus) / len(taus) if taus else None
 
 
 def dissent(comparisons: Collection[Comparison], winner: CandidateId) -> tuple[tuple[str, str], ...]:
     against = {
-        (each.judge, author(each.winner))
-        for each in comparisons
-        if winner in each.pair and each.winner not in (None, winner)
+        (comparison.judge, author(comparison.winner))
+        for comparison in comparisons
+        if winner in comparison.pair and comparison.winner not in (None, winner)
     }
     return tuple(sorted(against))

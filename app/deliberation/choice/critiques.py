@@ -28,9 +28,9 @@ def is_open(critique: Critique, rule: CritiqueStopRule) -> bool:
 def demanded(critiques: Mapping[str, Sequence[Critique]], rule: CritiqueStopRule) -> dict[str, list[Issue]]:
     """The issues to revise on, by author. The same claim at the same place is one issue, at its highest severity."""
     issues = {
-        author: _merged(found)
-        for author, found in critiques.items()
-        if any(is_open(critique, rule) for critique in found)
+        author: _merged(author_critiques)
+        for author, author_critiques in critiques.items()
+        if any(is_open(critique, rule) for critique in author_critiques)
     }
     return {author: merged for author, merged in issues.items() if merged}
 
@@ -65,9 +65,13 @@ class RoundScores:
 
 def is_settled(earlier: RoundScores | None, later: RoundScores) -> bool:
     """Whether a round gained or changed the ranking too little for another; None compares with the drafts."""
-    before = earlier.means.values() if earlier else [m for each, m in later.means.items() if each == author(each)]
+    before = (
+        earlier.means.values()
+        if earlier
+        else [m for candidate, m in later.means.items() if candidate == author(candidate)]
+    )
     if max(later.means.values()) - max(before, default=0.0) < GAIN_MIN:
         return True
     if earlier is None or earlier.authors[0] != later.authors[0]:
         return False
-    return kendall_tau([[each] for each in earlier.authors], [[each] for each in later.authors]) >= TAU_MIN
+    return kendall_tau([[name] for name in earlier.authors], [[name] for name in later.authors]) >= TAU_MIN

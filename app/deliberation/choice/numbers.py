@@ -43,10 +43,18 @@ _TERM = re.compile(
     (?:\s?[×x·⋅*]\s?10(?:\^|\*\*)(?P<ten>[-+]?\d{{1,4}})(?!\d))?
     (?:(?:\^|\*\*)\(?(?P<power>-?\d{{1,4}})(?!\d)\)?)?
     (?:\s?/\s?(?P<divisor>{_DIGITS}))?
-    (?:\s(?P<magnitude>thousand|million|billion|trillion)s?\b)?""",
+    (?:\s(?P<magnitude>thousand|million|billion|trillion)s?\b|\s?(?P<unit>百万|百萬|[万萬億亿兆만억조]))?""",
     re.VERBOSE | re.IGNORECASE,
 )
-_MAGNITUDES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_MAGNITUDES = {
+    **{"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "百万": 10**6, "百萬": 10**6},
+    **dict.fromkeys("万萬만", 10**4),
+    **dict.fromkeys("億亿억", 10**8),
+    **dict.fromkeys("兆조", 10**12),
+}
+# A digit beside letters of an alphabet with spaces is part of a word or a name; other letters only stand beside it.
+_NAMING = re.compile(r"[^\W\u0590-\u1dff\u2e80-\U0010ffff]")
+_WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x066B: ".", 0x066C: ","}
 _SIGN = re.compile(r"(?:^|[^\w)\]}%])-[$€£¥₹]?$")
 
 # Shapes of figures, each with its thousands separator and its decimal mark.
@@ -97,12 +105,14 @@ def _value(term: re.Match[str]) -> Fraction:
         value /= _figure(term["divisor"])
     if term["magnitude"]:
         value *= _MAGNITUDES[term["magnitude"].lower()]
+    if term["unit"]:
+        value *= _MAGNITUDES[term["unit"]]
     return value
 
 
 def _stands_alone(text: str, term: re.Match[str]) -> bool:
     before, after = text[max(0, term.start() - 2) : term.start()], text[term.end() : term.end() + 2]
-    if before and (before[-1].isalnum() or before[-1] in "_^"):
+    if before and (_NAMING.match(before[-1]) or before[-1] == "^"):
         return False
     if re.fullmatch(r"\d[/:]", before) or re.match(r"[/:]\d|\^", after):
         return False
@@ -111,9 +121,10 @@ def _stands_alone(text: str, term: re.Match[str]) -> bool:
 
 def last_number(text: str) -> Fraction | None:
     text = text[-READ_CHARS_MAX:]
+    text = text if text.isascii() else text.translate(_WIDE)
     for pattern, by in _LATEX:
         text = pattern.sub(by, text)
-    text = _SUPERSCRIPT.sub(lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)
+    text = _SUPERSCRIPT.sub(lambda match: "^" + match[0].translate(_SUPERSCRIPTS), text)
     for term in reversed(list(_TERM.finditer(text))):
         if not _stands_alone(text, term):
             continue

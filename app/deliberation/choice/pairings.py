@@ -30,7 +30,7 @@ def swiss_round(standing: Sequence[CandidateId], past: Sequence[Sequence[Pairing
     """The next round: each candidate, best first, against the next in the standing that it has not met in `past`.
 
     Of an odd number, the last one that has not sat out yet does. Two candidates left without opponents split a pair
-    that they may both meet; up to `swiss_rounds_max` rounds there always is one. Raises ValueError beyond.
+    that they may both meet; up to `swiss_rounds_max` rounds such a pair exists. Raises ValueError beyond.
     """
     met = {frozenset(pair) for pairs in past for pair in pairs}
     players = list(standing)
@@ -76,16 +76,18 @@ def judges(pairs: Sequence[Pairing], members: Sequence[str], load: Counter[str],
     `load` counts the calls of each member, and is updated. Calls go to the members with the fewest, then move along
     paths that even out the loads (Harvey et al., J. Algorithms 59, 2006).
     """
-    neutral = [[each for each in members if each not in (author(one), author(other))] for one, other in pairs]
+    neutral = [[member for member in members if member not in (author(one), author(other))] for one, other in pairs]
     if not all(neutral):
         raise ValueError("a pair is judged by others than its authors")
     dealt: list[list[str]] = []
     for (one, other), candidates in zip(pairs, neutral, strict=True):
-        drawn = {each: nonce(seed, "judges", round, one, other, each) for each in candidates}
-        least = sorted(candidates, key=lambda each: (load[each], drawn[each]))[:2]
+        drawn = {judge: nonce(seed, "judges", round, one, other, judge) for judge in candidates}
+        least = sorted(candidates, key=lambda judge: (load[judge], drawn[judge]))[:2]
         dealt.append([least[0], least[-1]])
         load.update(dealt[-1])
-    while any(_evened(dealt, neutral, load, heavy) for heavy in sorted(members, key=lambda each: (-load[each], each))):
+    while any(
+        _evened(dealt, neutral, load, heavy) for heavy in sorted(members, key=lambda member: (-load[member], member))
+    ):
         pass
     return [(first, second) for first, second in dealt]
 
@@ -96,20 +98,20 @@ def _evened(dealt: Sequence[list[str]], neutral: Sequence[Sequence[str]], load: 
     for pair, both in enumerate(dealt):
         for order, judge in enumerate(both):
             held[judge].append((pair, order))
-    given: dict[str, tuple[str, int, int]] = {}
+    path_to: dict[str, tuple[str, int, int]] = {}
     reached = [heavy]
     for giver in reached:
         for pair, order in held[giver]:
             # One judge never gets both orders of a pair: no path visits a member twice.
             for taker in neutral[pair]:
-                if taker in dealt[pair] or taker in given or taker == heavy:
+                if taker in dealt[pair] or taker in path_to or taker == heavy:
                     continue
-                given[taker] = giver, pair, order
+                path_to[taker] = giver, pair, order
                 reached.append(taker)
                 if load[taker] <= load[heavy] - 2:
                     load.update({taker: 1, heavy: -1})
                     while taker != heavy:
-                        giver, pair, order = given[taker]
+                        giver, pair, order = path_to[taker]
                         dealt[pair][order], taker = taker, giver
                     return True
     return False

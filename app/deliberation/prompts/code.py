@@ -38,7 +38,7 @@ For example {"name": "two lists", "call": "merge", "arguments": [[1, 3], [2]], "
 script has "stdin" and "stdout" in place of the call: {"name": "a sum", "stdin": "1 2\\n", "stdout": "3\\n"}."""
 
 
-def _given(tests: Sequence[TestCase], nonce: str) -> str:
+def _required_tests(tests: Sequence[TestCase], nonce: str) -> str:
     if not tests:
         return ""
     return f"# Tests that have to pass\n{fence(_listing(tests), nonce)}"
@@ -50,21 +50,21 @@ def _listing(tests: Sequence[TestCase]) -> str:
     )
 
 
-def program(specification: Specification, given: Sequence[TestCase], place: int, nonce: str) -> tuple[ChatMessage, ...]:
+def program(specification: Specification, cases: Sequence[TestCase], place: int, nonce: str) -> tuple[ChatMessage, ...]:
     approach = _APPROACHES[place % len(_APPROACHES)]
     return messages(
         specification,
-        _given(given, nonce),
+        _required_tests(cases, nonce),
         f"# Your work: write a program\nSolve the task in code, on your own and completely. {_GROUND}",
         f"# Your reply\n{_PROGRAM_FORM}",
         f"# Approach\n{approach}" if approach else "",
     )
 
 
-def tests(specification: Specification, given: Sequence[TestCase], nonce: str) -> tuple[ChatMessage, ...]:
+def tests(specification: Specification, cases: Sequence[TestCase], nonce: str) -> tuple[ChatMessage, ...]:
     return messages(
         specification,
-        _given(given, nonce),
+        _required_tests(cases, nonce),
         f"# Your work: write tests\nOthers write the program; you write at most {TESTS_ASKED} tests of it, without "
         f"seeing any. {_GROUND} A test is data, not code: a call with arguments and the expected result, as JSON "
         "(`null` is None). It passes if the results are equal, and floats within 1e-6. Test only what follows from the "

@@ -73,7 +73,7 @@ def revise(specification: Specification, own: Labelled, issues: Sequence[Issue],
 def score(
     specification: Specification, candidates: Sequence[Labelled], *, texts_first: bool = False
 ) -> tuple[ChatMessage, ...]:
-    labels = ", ".join(each.label for each in candidates)
+    labels = ", ".join(candidate.label for candidate in candidates)
     criteria = ", ".join(criterion.id for criterion in specification.constraints.rubric)
     return _arranged(
         specification,
@@ -104,15 +104,15 @@ def _arranged(
     specification: Specification, candidates: Sequence[Labelled], work: str, reply: str, *, texts_first: bool
 ) -> tuple[ChatMessage, ...]:
     """A prompt with the work before the candidates; with `texts_first`, for prompts of several stages, after them."""
-    texts = [each.section for each in candidates]
+    texts = [candidate.section for candidate in candidates]
     return messages(specification, *((*texts, work, reply) if texts_first else (work, reply, *texts)))
 
 
 def pick(specification: Specification, candidates: Sequence[Labelled]) -> tuple[ChatMessage, ...]:
-    labels = ", ".join(each.label for each in candidates)
+    labels = ", ".join(candidate.label for candidate in candidates)
     return messages(
         specification,
-        *(each.section for each in candidates),
+        *(candidate.section for candidate in candidates),
         f"# Your work: pick\nSeveral members answered the task independently; the candidates ({labels}) are their "
         "answers. Compare what they say, not their wording, length or style. Write first, in a few sentences, which of "
         "them agree in substance and where they differ. Then choose the answer that is most consistent with the "

@@ -1,9 +1,10 @@
 """The form of all prompts.
 
-Texts that more prompts share stand earlier, for the engine's prefix cache: the rules of all prompts, and the task with
-its evidence and the names of its files. Then comes the work that is asked for, which a stage's prompts share, and the
-candidates; or first the candidates, where other stages' prompts begin with them. The replica of the agent's role adds
-the persona: after the rules if all agents have the role, else at the end (docs/decisions/0074, 0089, 0095).
+Texts that more prompts share stand earlier, for the engine's prefix cache. First come the rules of all prompts, and the
+inputs, which other deliberations may share; then the task with its evidence and the names of its files. Then come the
+stage's work and the candidates; the candidates stand first where other stages' prompts begin with them. The replica of
+the agent's role adds the persona: after the rules if all agents have the role, else at the end
+(docs/decisions/0074).
 
 Peer text is data: fenced with a nonce, introduced as such, never followed. A text keeps its nonce in all prompts; its
 writer had seen none of them. No agent id, role or model appears.
@@ -13,8 +14,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from app.deliberation.calls import Call, ChatMessage
-from app.deliberation.choice.anonymity import fence, nonce
+from app.deliberation.calls import Call, ChatMessage, PlacedInput
+from app.deliberation.choice.anonymity import fence, input_fence, nonce, without_fences
 from app.deliberation.specification import Evidence, FilesWorkspace, Specification, WorkspaceFile
 
 _PREAMBLE = """\
@@ -28,8 +29,14 @@ Reply with exactly one JSON object of the form that "Your reply" describes, and 
 
 _EVIDENCE = """\
 # Evidence
-What follows was given with the task. Use it where it bears on the task, weigh it as you would any claim, and name its \
-id where you rely on it."""
+What follows was given with the task. Use it where it bears on the task, weigh it as you would any claim, and cite its \
+id where you rely on it: [ID]."""
+
+_INPUTS = """\
+# Given
+These files were given with the task that follows. Use them where they bear on it, weigh them as you would any claim, \
+and cite the id where you rely on them: [ID], or [ID, p. 12] where there are pages."""
+_TASK = "# Task\n"
 
 _FILES = """\
 # Files
@@ -39,7 +46,7 @@ _FILES_SHOWN_MAX = 100
 
 def _task(specification: Specification) -> str:
     constraints = specification.constraints
-    parts = [f"# Task\n{specification.task}"]
+    parts = [_TASK + ("" if specification.task_file is not None else specification.task)]
     rubric = "\n".join(f"- {c.id} (weight {c.weight:g}): {c.description}" for c in constraints.rubric)
     parts.append(f"# Rubric\n{rubric}")
     if constraints.requirements:
@@ -49,15 +56,16 @@ def _task(specification: Specification) -> str:
     if constraints.answer_schema is not None:
         schema = json.dumps(constraints.answer_schema, ensure_ascii=False)
         parts.append(f"# Form of the answer\nAn answer is no text, but an object of this JSON Schema:\n{schema}")
-    if specification.evidence:
-        parts.append("\n\n".join([_EVIDENCE, *(_shown(each, specification.seed) for each in specification.evidence)]))
+    shown = [_shown(evidence, specification.seed) for evidence in specification.evidence if evidence.file is None]
+    if shown:
+        parts.append("\n\n".join([_EVIDENCE, *shown]))
     if isinstance(specification.workspace, FilesWorkspace):
         parts.append(f"{_FILES}\n{_listed(specification.workspace.files, specification.seed)}")
     return "\n\n".join(parts)
 
 
 def _listed(files: Sequence[WorkspaceFile], seed: int) -> str:
-    lines = [f"{each.path} ({len(each.text.encode())} bytes)" for each in files[:_FILES_SHOWN_MAX]]
+    lines = [f"{file.path} ({len(file.text.encode())} bytes)" for file in files[:_FILES_SHOWN_MAX]]
     more = [f"[{len(files) - len(lines)} more]"] if len(files) > len(lines) else []
     return fence("\n".join([*lines, *more]), nonce(seed, "files"))
 
@@ -68,10 +76,34 @@ def _shown(evidence: Evidence, seed: int) -> str:
     return f"Evidence {evidence.id}:\n{fenced}"
 
 
+def _given(specification: Specification) -> tuple[str, list[PlacedInput]]:
+    """The part of a prompt that shows inputs, and their places; the texts and pictures themselves come later."""
+    text, placed, pictures = "", list[PlacedInput](), 0
+    for evidence in specification.evidence:
+        if (file := evidence.file) is None:
+            continue
+        begin, end = input_fence(file.sha256)
+        source = f"\n\nSource: {evidence.source}" if evidence.source else ""
+        about = without_fences(evidence.title + source)
+        if file.kind == "picture":
+            pictures += 1
+            text += f"\n\nEvidence {evidence.id}, which is picture {pictures}:\n{begin}\n{about}"
+            placed.append(PlacedInput(file=file, at=0))
+        else:
+            text += f"\n\nEvidence {evidence.id}:\n{begin}\n{about}\n\n"
+            placed.append(PlacedInput(file=file, at=len(_INPUTS) + len(text)))
+        text += f"\n{end}"
+    return (f"{_INPUTS}{text}\n\n" if text else ""), placed
+
+
 def messages(specification: Specification, *sections: str) -> tuple[ChatMessage, ...]:
-    """A prompt: the rules, the task with rubric and evidence, then the sections that are not empty."""
-    body = "\n\n".join([_task(specification), *(section for section in sections if section)])
-    return (ChatMessage(role="system", content=_PREAMBLE), ChatMessage(role="user", content=body))
+    """A prompt: the rules, the inputs, the task with rubric and evidence, then the sections that are not empty."""
+    given, placed = _given(specification)
+    if specification.task_file is not None:
+        placed.append(PlacedInput(file=specification.task_file, at=len(given) + len(_TASK)))
+    body = given + "\n\n".join([_task(specification), *(section for section in sections if section)])
+    user = ChatMessage(role="user", content=body, inputs=tuple(placed))
+    return (ChatMessage(role="system", content=_PREAMBLE), user)
 
 
 class Labelled(NamedTuple):
@@ -91,12 +123,12 @@ def schema_section(schema: dict[str, Any]) -> str:
 
 
 def persona_section(persona: str) -> str:
-    return f"\n\n# Who you are\n{persona}"
+    return f"\n\n# Who you are\n{without_fences(persona)}"
 
 
-def with_persona(call: Call, persona: str, *, shared: bool) -> Call:
+def with_persona(call: Call, of_role: str, *, shared: bool) -> Call:
     """A call with its persona in the prompt: after the rules if all agents share it, else at the end."""
-    place, section = 0 if shared else len(call.messages) - 1, persona_section(persona)
+    place, section = 0 if shared else len(call.messages) - 1, persona_section(call.persona or of_role)
     messages = tuple(
         message.model_copy(update={"content": message.content + section}) if number == place else message
         for number, message in enumerate(call.messages)

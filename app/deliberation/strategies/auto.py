@@ -70,23 +70,23 @@ class AutoParameters(Parameters):
 
     @field_validator("escalation")
     @classmethod
-    def _of_the_strategy(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _of_the_strategy(cls, parameters: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         """The parameters with the strategy's defaults; a strategy that counts answers reads them as the drafts were."""
         chosen = ESCALATIONS.get(info.data.get("escalate_to", ""))
         if chosen is None:
-            return given
+            return parameters
         own = chosen.definition.parameters
         shared = {name: info.data[name] for name in _READING if name in own.model_fields and name in info.data}
         for name, value in shared.items():
-            if name in given and json.dumps(given[name]) != json.dumps(value):
-                raise _conflict(name, given[name])
-        return own.model_validate(given | shared).model_dump(mode="json")
+            if name in parameters and json.dumps(parameters[name]) != json.dumps(value):
+                raise _conflict(name, parameters[name])
+        return own.model_validate(parameters | shared).model_dump(mode="json")
 
 
-def _conflict(name: str, given: object) -> ValidationError:
+def _conflict(name: str, parameter: object) -> ValidationError:
     error = ValueError(f"answers are read in one way: leave it out here, or give the same {name} to auto itself")
     return ValidationError.from_exception_data(
-        "escalation", [{"type": "value_error", "loc": (name,), "input": given, "ctx": {"error": error}}]
+        "escalation", [{"type": "value_error", "loc": (name,), "input": parameter, "ctx": {"error": error}}]
     )
 
 

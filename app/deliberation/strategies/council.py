@@ -66,7 +66,9 @@ def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclus
     for round in range(1, rounds + 1):
         left = parameters.stages(rounds - round + 1)
         critiques = yield from _criticised(run, drafts, latest, parameters.critics, round, left)
-        if critiques is None or ends_rounds([one for found in critiques.values() for one in found], parameters.stop):
+        if critiques is None or ends_rounds(
+            [critique for by_critics in critiques.values() for critique in by_critics], parameters.stop
+        ):
             break
         issues = demanded(critiques, parameters.stop)
         if not issues:
@@ -128,10 +130,10 @@ def _criticised(
     if not outcomes.admitted:
         return None
     critiques: dict[str, list[Critique]] = {}
-    found = outcomes.answers(calls, Critique)
-    for call, each in found:
-        critiques.setdefault(author_of(call.labels["A"]), []).append(each)
-    run.report(len(calls) - len(found), len(calls), f"critiques of round {round} are missing")
+    written = outcomes.answers(calls, Critique)
+    for call, criticism in written:
+        critiques.setdefault(author_of(call.labels["A"]), []).append(criticism)
+    run.report(len(calls) - len(written), len(calls), f"critiques of round {round} are missing")
     return critiques
 
 
@@ -167,13 +169,13 @@ def _scoring(run: StrategyRun, versions: Sequence[Candidate], coming: Collection
     specification = run.specification
     if not specification.budget.counts_tokens:
         return Cost(calls=len(authors))
-    frame = sum(len(message.content.encode()) for message in score(specification, [], texts_first=True))
+    frame = sum(message.size_bytes for message in score(specification, [], texts_first=True))
     empty = Labelled("AA", "", nonce(specification.seed, "reserve"))
-    each = len((empty.section + _PER_CANDIDATE).encode())
+    framing_bytes = len((empty.section + _PER_CANDIDATE).encode())
     sizes = _sizes(run, versions, coming)
     total = Cost(calls=len(authors))
     for reviewer in map(run.agent, authors):
-        shown = [size + each for author, size in sizes if author != reviewer.agent_id]
+        shown = [size + framing_bytes for author, size in sizes if author != reviewer.agent_id]
         bound = ballot_tokens(reviewer, len(shown), len(specification.constraints.rubric))
         prompt = (frame + sum(shown)) // BYTES_PER_TOKEN
         total += priced(specification.budget, reviewer.role, prompt, bound)
@@ -197,8 +199,8 @@ def _revising(run: StrategyRun, latest: Mapping[str, Candidate], critiques: Sequ
 
 def _sizes(run: StrategyRun, versions: Sequence[Candidate], coming: Collection[str]) -> list[tuple[str, int]]:
     """The bytes of each author's first and last version; the last one of authors in `coming` is not written yet."""
-    first = [(each.author, len(each.text.encode())) for each in versions if not each.version]
-    last = {each.author: len(each.text.encode()) for each in versions if each.version}
+    first = [(version.author, len(version.text.encode())) for version in versions if not version.version]
+    last = {version.author: len(version.text.encode()) for version in versions if version.version}
     for author in coming:
         last[author] = max(last.get(author, 0), run.agent(author).sampling.max_tokens * BYTES_PER_TOKEN)
     return [*first, *last.items()]

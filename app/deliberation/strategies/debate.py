@@ -41,7 +41,7 @@ class DebateParameters(Parameters):
     options: Options = Field(default=(), description=OPTIONS)
 
 
-Taken = Literal["switched", "kept", "unfounded", "unread"]
+TurnEffect = Literal["switched", "kept", "unfounded", "unread"]
 """A turn's result: another answer with a cited error, the same answer, another without one, or an unreadable one."""
 
 
@@ -70,7 +70,7 @@ class Positions:
         leading = count.groups[0].answer if count.groups and not count.tie else None
         return [author for author, answer in answers.items() if leading is None or answer != leading]
 
-    def take(self, author: str, turn: DebateTurn, tokens: int, call_id: str) -> Taken:
+    def apply(self, author: str, turn: DebateTurn, tokens: int, call_id: str) -> TurnEffect:
         self.turns[author] += 1
         candidate = Candidate(author, self.turns[author], turn.answer, tokens, call_id, turn.reasoning)
         answer = self.read(candidate)
@@ -101,7 +101,7 @@ class Positions:
         if count.groups and count.groups[0].answer not in final.values():
             author = count.groups[0].agents[0]
             standing[author] = self.first[author]
-        return by_answers(run, [(each, self.read(each)) for each in standing.values()], final, count)
+        return by_answers(run, [(candidate, self.read(candidate)) for candidate in standing.values()], final, count)
 
 
 def _debate(specification: Specification) -> Strategy:
@@ -174,11 +174,11 @@ def _switched(run: StrategyRun, positions: Positions, reading: Mapping[str, Sequ
     results = Counter[str]()
     for call, taken in outcomes.answers(calls, DebateTurn):
         tokens = outcomes.seen[call.call_id].usage.completion_tokens
-        results[positions.take(call.agent_id, taken, tokens, call.call_id)] += 1
+        results[positions.apply(call.agent_id, taken, tokens, call.call_id)] += 1
     if outcomes.admitted:
         results["missing"] = len(calls) - results.total()
-    for found, words in _NOT_COUNTED.items():
-        run.report(results[found], len(calls), f"turns of round {round} {words}")
+    for cause, words in _NOT_COUNTED.items():
+        run.report(results[cause], len(calls), f"turns of round {round} {words}")
     return results["switched"] > 0
 
 

@@ -46,8 +46,8 @@ class Suite:
         return frozenset(range(self.gates))
 
 
-def suite(given: Sequence[TestCase], written: Sequence[Sequence[TestCase]]) -> Suite:
-    kept = {_identity(test): (0, test) for test in given}
+def suite(tests: Sequence[TestCase], written: Sequence[Sequence[TestCase]]) -> Suite:
+    kept = {_identity(test): (0, test) for test in tests}
     gates = len(kept)
     for turn in zip_longest(*written):
         for writer, test in enumerate(turn, start=1):
@@ -95,7 +95,7 @@ def credible(suite: Suite, programs: Collection[Checked]) -> frozenset[int]:
     """
     if len(programs) == 1:
         return frozenset(range(len(suite.tests)))
-    return suite.demanded.union(*(each.passed for each in programs))
+    return suite.demanded.union(*(program.passed for program in programs))
 
 
 # The places of the tests that passed, and of those not run.
@@ -121,26 +121,26 @@ def support(suite: Suite, programs: Sequence[Checked]) -> Support:
     every gate has no score. Tests that were not run do not count.
     """
     groups: dict[SuiteResult, list[str]] = {}
-    for each in programs:
-        if not each.unchecked(suite) and not each.report.fault:
-            groups.setdefault((each.passed, each.report.not_run), []).append(each.candidate.author)
-    known = sum(not each.unchecked(suite) for each in programs)
+    for program in programs:
+        if not program.unchecked(suite) and not program.report.fault:
+            groups.setdefault((program.passed, program.report.not_run), []).append(program.candidate.author)
+    known = sum(not program.unchecked(suite) for program in programs)
     scores: dict[str, float | None] = {}
-    for each in programs:
+    for program in programs:
         score: float | None = 0.0
-        ran = len(suite.tests) - len(each.report.not_run)
-        if not each.report.fault and not each.failed(suite):
-            agreeing = len(groups.get((each.passed, each.report.not_run), ()))
-            score = agreeing / known * len(each.passed) / ran if ran and not each.unchecked(suite) else None
-        scores[each.candidate.author] = score
+        ran = len(suite.tests) - len(program.report.not_run)
+        if not program.report.fault and not program.failed(suite):
+            agreeing = len(groups.get((program.passed, program.report.not_run), ()))
+            score = agreeing / known * len(program.passed) / ran if ran and not program.unchecked(suite) else None
+        scores[program.candidate.author] = score
     ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), -len(group[0][0]), *map(sorted, group[0])))
     return Support(scores, {result: tuple(sorted(authors)) for result, authors in ordered})
 
 
-def tally(suite: Suite, found: Support) -> tuple[Tally, ...]:
+def tally(suite: Suite, support: Support) -> tuple[Tally, ...]:
     return tuple(
         Tally(answer=_described(suite, *result), votes=len(authors), agents=authors)
-        for result, authors in found.groups.items()
+        for result, authors in support.groups.items()
     )
 
 
@@ -193,14 +193,14 @@ def tested(run: StrategyRun, parameters: ProgramParameters) -> Step[Suite]:
         run.call(agent, prompts.tests(specification, parameters.tests, mark), Output(kind="tests"))
         for agent in drawn[: parameters.test_writers]
     ]
-    found: list[Sequence[TestCase]] = []
+    by_writer: list[Sequence[TestCase]] = []
     if calls:
         stages_left = 2 + 2 * specification.rounds
         outcomes = yield from run.ask("test", 0, calls, quorum=1, stages_left=stages_left)
-        found = [answer.tests for _, answer in outcomes.answers(calls, Tests)]
-        if outcomes.admitted and len(found) < len(calls):
-            run.degraded.append(f"{len(found)} of {len(calls)} test writers answered")
-    tests = suite(parameters.tests, found)
+        by_writer = [answer.tests for _, answer in outcomes.answers(calls, Tests)]
+        if outcomes.admitted and len(by_writer) < len(calls):
+            run.degraded.append(f"{len(by_writer)} of {len(calls)} test writers answered")
+    tests = suite(parameters.tests, by_writer)
     if not tests.tests:
         run.degraded.append("untested")
     return tests
@@ -210,21 +210,21 @@ def checked(
     run: StrategyRun, parameters: ProgramParameters, tests: Suite, programs: Sequence[Candidate], round: int
 ) -> Step[list[Checked]]:
     calls: list[Call] = []
-    for each in programs:
+    for program in programs:
         limits = parameters.model_dump(include={"timeout_s", "memory_mb"})
-        check = Check(code=each.text, tests=tests.tests, writers=tests.writers, **limits)
-        call = run.call(run.agent(each.author), (), Output(kind="report"))
+        check = Check(code=program.text, tests=tests.tests, writers=tests.writers, **limits)
+        call = run.call(run.agent(program.author), (), Output(kind="report"))
         calls.append(call.model_copy(update={"max_tokens": 0, "check": check}))
     stages_left = 1 + 2 * (run.specification.rounds - round)
     outcomes = yield from run.ask("check", round, calls, quorum=len(calls), stages_left=stages_left)
     reports = {call.call_id: report for call, report in outcomes.answers(calls, SandboxReport)}
-    found: list[Checked] = []
-    for each, call in zip(programs, calls, strict=True):
+    checked_programs: list[Checked] = []
+    for program, call in zip(programs, calls, strict=True):
         report = reports.get(call.call_id, NO_REPORT)
-        found.append(Checked(each, report if len(report.outcomes) == len(tests.tests) else NO_REPORT))
-    missing = sum(each.unchecked(tests) for each in found)
+        checked_programs.append(Checked(program, report if len(report.outcomes) == len(tests.tests) else NO_REPORT))
+    missing = sum(program.unchecked(tests) for program in checked_programs)
     run.report(missing, len(calls), f"programs of round {round} are unchecked")
-    return found
+    return checked_programs
 
 
 def repaired(
@@ -238,10 +238,10 @@ def repaired(
     specification = run.specification
     calls: list[Call] = []
     for author, failed in failing.items():
-        each = best[author]
-        shown = [(tests.tests[place], each.report.outcomes[place].reason) for place in failed[:FAILED_SHOWN_MAX]]
+        program = best[author]
+        shown = [(tests.tests[place], program.report.outcomes[place].reason) for place in failed[:FAILED_SHOWN_MAX]]
         mark = nonce(specification.seed, "repair", round, author)
-        messages = prompts.repair(specification, each.candidate.text, shown, each.report.fault, mark)
+        messages = prompts.repair(specification, program.candidate.text, shown, program.report.fault, mark)
         calls.append(run.call(run.agent(author), messages, Output(kind="program"), tools=True))
     stages_left = 2 + 2 * (specification.rounds - round)
     outcomes = yield from run.ask("repair", round, calls, quorum=1, stages_left=stages_left)
@@ -256,9 +256,9 @@ def _execute(specification: Specification) -> Strategy:
     parameters = ProgramParameters.model_validate(specification.parameters)
     drafts = yield from programs_written(run, parameters)
     tests = yield from tested(run, parameters)
-    found = yield from checked(run, parameters, tests, drafts, round=0)
+    checked_programs = yield from checked(run, parameters, tests, drafts, round=0)
     latest = {draft.author: draft for draft in drafts}
-    best = {each.candidate.author: each for each in found}
+    best = {program.candidate.author: program for program in checked_programs}
     settled: set[str] = set()
     for round in range(1, specification.rounds + 1):
         failing = _failing(tests, best, settled)
@@ -271,41 +271,41 @@ def _execute(specification: Specification) -> Strategy:
         settled |= {version.author for version in versions} - {version.author for version in changed}
         if not changed:
             break
-        for each in (yield from checked(run, parameters, tests, changed, round)):
-            author = each.candidate.author
-            best[author] = min(best[author], each, key=lambda version: version.worth(tests))
+        for program in (yield from checked(run, parameters, tests, changed, round)):
+            author = program.candidate.author
+            best[author] = min(best[author], program, key=lambda version: version.worth(tests))
     return _concluded(run, tests, list(best.values()))
 
 
 def _failing(tests: Suite, best: Mapping[str, Checked], settled: Collection[str]) -> dict[str, list[int]]:
     """The tests that each author should repair its program for; an empty list where it cannot be run."""
     demanding = credible(tests, best.values())
-    failing = {author: demanding - each.passed - each.report.not_run for author, each in best.items()}
+    failing = {author: demanding - program.passed - program.report.not_run for author, program in best.items()}
     return {
         author: sorted(failing[author])
-        for author, each in best.items()
-        if author not in settled and not each.unchecked(tests) and (each.report.fault or failing[author])
+        for author, program in best.items()
+        if author not in settled and not program.unchecked(tests) and (program.report.fault or failing[author])
     }
 
 
 def _concluded(run: StrategyRun, tests: Suite, programs: Sequence[Checked]) -> Conclusion:
-    found = support(tests, programs)
+    backing = support(tests, programs)
 
-    def place(each: Checked) -> tuple[object, ...]:
-        mark = nonce(run.specification.seed, each.candidate.id)
-        score = found.scores[each.candidate.author] or 0.0
-        return *each.hard(tests), -score, -len(each.passed), each.candidate.tokens, mark
+    def place(program: Checked) -> tuple[object, ...]:
+        mark = nonce(run.specification.seed, program.candidate.id)
+        score = backing.scores[program.candidate.author] or 0.0
+        return *program.hard(tests), -score, -len(program.passed), program.candidate.tokens, mark
 
     ranked = sorted(programs, key=place)
-    standings = [(each.candidate, found.scores[each.candidate.author]) for each in ranked]
+    standings = [(program.candidate, backing.scores[program.candidate.author]) for program in ranked]
     run.degraded.extend(_shortcomings(tests, ranked[0]))
     margin = lead(standings)
     return run.conclude(
         standings,
         margin=margin,
         tie=margin == 0 and ranked[0].hard(tests) == ranked[1].hard(tests),
-        agreement=found.share(ranked[0].candidate.author) if len(ranked) > 1 else None,
-        tally=tally(tests, found),
+        agreement=backing.share(ranked[0].candidate.author) if len(ranked) > 1 else None,
+        tally=tally(tests, backing),
     )
 
 

@@ -35,7 +35,7 @@ class Bench:
 def bench(authors: Sequence[str], best: str, seed: int) -> Bench:
     """The best proposal's author writes; two judges and an analyst are drawn by the seed among the others.
 
-    Of three authors the writer also analyses; of two, moreover, the other one judges both orders.
+    Of three authors the writer also analyses; of two, the other author also judges both orders.
     """
     others = sorted((author for author in authors if author != best), key=lambda author: nonce(seed, "bench", author))
     if not others:
@@ -144,7 +144,7 @@ def _gating(run: StrategyRun, single: Candidate, writer: str, judges: Sequence[s
 def _analysis_prompt(specification: Specification, candidates: Sequence[Labelled]) -> tuple[ChatMessage, ...]:
     return messages(
         specification,
-        *(each.section for each in candidates),
+        *(candidate.section for candidate in candidates),
         "# Your work: analyse\nRead every candidate and compare what they say, not how they say it. List agreements "
         "(what they establish together, and which of it the task bears out), conflicts (where they contradict each "
         "other: what each says, by its letter, and which side its own evidence supports) and gaps (what the task, the "
@@ -159,7 +159,7 @@ def _fusion_prompt(
 ) -> tuple[ChatMessage, ...]:
     return messages(
         specification,
-        *(each.section for each in candidates),
+        *(candidate.section for candidate in candidates),
         f"Analysis:\n{fence(_listed(analysis), nonce)}",
         "# Your work: fuse\nWrite the one answer that the candidates make possible together. Keep what is right in the "
         "best of them, settle each conflict by the evidence, and take from the others only what makes it better. "
@@ -173,7 +173,8 @@ def _fusion_prompt(
 def _listed(analysis: Analysis) -> str:
     points = {"Agreements": analysis.agreements, "Conflicts": analysis.conflicts, "Gaps": analysis.gaps}
     return "\n".join(
-        f"{heading}:\n" + ("\n".join(f"- {each}" for each in listed) or "- none") for heading, listed in points.items()
+        f"{heading}:\n" + ("\n".join(f"- {point}" for point in listed) or "- none")
+        for heading, listed in points.items()
     )
 
 

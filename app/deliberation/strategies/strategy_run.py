@@ -85,7 +85,7 @@ def tool_uses(agent: AgentSpec) -> int:
 class StrategyRun:
     specification: Specification
     stage: int = 1
-    # For strategies in which prompts of other stages begin with the candidates (docs/decisions/0089).
+    # For strategies in which prompts of other stages begin with the candidates (docs/decisions/0074).
     texts_first: bool = False
     degraded: list[str] = field(default_factory=list[str])
 
@@ -114,6 +114,7 @@ class StrategyRun:
             call_id=call_id,
             agent_id=agent.agent_id,
             role=agent.role,
+            persona=agent.persona,
             model=agent.model,
             messages=messages,
             output=output.with_answers_of(self.specification.constraints.answer_schema),
@@ -279,8 +280,8 @@ class StrategyRun:
         self.degraded.extend(ranked.degraded)
         by_id = {candidate.id: candidate for candidate in candidates}
         best: dict[str, tuple[Candidate, float | None]] = {}
-        for each in ranked.order:
-            best.setdefault(author(each), (by_id[each], ranked.scores[each]))
+        for ranked_id in ranked.order:
+            best.setdefault(author(ranked_id), (by_id[ranked_id], ranked.scores[ranked_id]))
         standings = list(best.values())
         if not ballots and len(standings) > 1:
             self.degraded.append("unscored")
@@ -330,7 +331,7 @@ class Samples:
     """Drafts of a council in waves: each agent is asked once, in the council's order, with its own approach.
 
     `kind` is the draft's form; `prompt` returns the prompt for an agent's place, that of an answer if absent. `alike`
-    gives all agents the first one's prompt, and seeds that follow each other: those that vLLM gives the choices of `n`.
+    gives all agents the first one's prompt.
     """
 
     run: StrategyRun
@@ -354,11 +355,6 @@ class Samples:
             run.call(agent, prompt(0 if self.alike else place), Output(kind=self.kind), tools=True)
             for place, agent in wave
         ]
-        if self.alike:
-            first = call_seed(specification.seed, "samples", 1)
-            calls = [
-                call.model_copy(update={"seed": first + place}) for call, (place, _) in zip(calls, wave, strict=True)
-            ]
         quorum = min(specification.quorum, len(calls))
         outcomes = yield from run.ask("propose", 0, calls, quorum=quorum, stages_left=stages_left)
         if not outcomes.admitted:
@@ -444,7 +440,7 @@ def by_answers(
     # One voter has two votes after a debate, but cannot agree with itself.
     several = len(count.voters) > 1
     return run.conclude(
-        [(each, None if answer is None else count.share(group_of[answer].votes)) for each, answer in ranked],
+        [(candidate, None if answer is None else count.share(group_of[answer].votes)) for candidate, answer in ranked],
         margin=count.margin if several else None,
         tie=count.tie or (not count.groups and picked is None and len(candidates) > 1),
         dissent=[

@@ -85,10 +85,10 @@ def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclus
                 pairs = list(combinations(drawn, 2))
             case "swiss":
                 standing = _rates(tuple(drawn), tuple(comparisons))
-                pairs = pairings.swiss_round(sorted(drawn, key=lambda each: -standing[each]), played)
+                pairs = pairings.swiss_round(sorted(drawn, key=lambda candidate_id: -standing[candidate_id]), played)
             case "knockout":
                 out = {beaten(pair, comparisons, tokens, specification.seed) for earlier in played for pair in earlier}
-                pairs = pairings.knockout_round([each for each in drawn if each not in out])
+                pairs = pairings.knockout_round([candidate_id for candidate_id in drawn if candidate_id not in out])
         judged = yield from _judged(run, by_id, pairs, load, round, stages_left=rounds - round + 1)
         if judged is None:
             break
@@ -113,7 +113,7 @@ def _judged(
     """
     specification = run.specification
     authors = {candidate.author for candidate in by_id.values()}
-    members = [each.agent_id for each in specification.agents if len(authors) == 2 or each.agent_id in authors]
+    members = [agent.agent_id for agent in specification.agents if len(authors) == 2 or agent.agent_id in authors]
     calls: list[Call] = []
     parts = Counter[str]()
     dealt = _dealt(tuple(pairs), tuple(members), tuple(sorted(load.items())), specification.seed, round)
@@ -145,16 +145,16 @@ def _dealt(
 
 
 def _concluded(
-    run: StrategyRun, by_id: Mapping[str, Candidate], comparisons: Sequence[Comparison], found: Ranked
+    run: StrategyRun, by_id: Mapping[str, Candidate], comparisons: Sequence[Comparison], ranking: Ranked
 ) -> Conclusion:
     if not comparisons:
         run.degraded.append("unscored")
     return run.conclude(
-        [(by_id[each], found.scores[each]) for each in found.order],
-        margin=found.margin,
-        tie=found.tie,
-        dissent=dissent(comparisons, found.order[0]),
-        agreement=agreement(comparisons, found.order),
+        [(by_id[candidate_id], ranking.scores[candidate_id]) for candidate_id in ranking.order],
+        margin=ranking.margin,
+        tie=ranking.tie,
+        dissent=dissent(comparisons, ranking.order[0]),
+        agreement=agreement(comparisons, ranking.order),
     )
 
 

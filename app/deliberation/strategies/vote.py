@@ -1,8 +1,8 @@
 """`vote`: sample answers in waves, normalise them, take the plurality, and stop as soon as it is decided.
 
-Self-consistency (arXiv:2203.11171) with the early stopping of Adaptive-Consistency (arXiv:2305.11860), or an exact
-stop that never changes the winner. If no two answers are equal, one call picks the most consistent one (Universal
-Self-Consistency, arXiv:2311.17311); the picker is an author and does not see its own answer. Stated confidence does
+Self-consistency (arXiv:2203.11171) with the early stopping of Adaptive-Consistency (arXiv:2305.11860), or an exact stop
+that never changes the winner. If no two answers are equal, a call picks the most consistent answer (Universal
+Self-Consistency, arXiv:2311.17311). The picker is an author, and does not see its own answer. Stated confidence does
 not count: it does not rank answers within a question (arXiv:2502.06233).
 """
 
@@ -52,8 +52,7 @@ class VoteParameters(Parameters):
     options: Options = Field(default=(), description=OPTIONS)
     approaches: bool = Field(
         default=True,
-        description="Give each agent another approach. Without, agents of one role with equal sampling get the same "
-        "prompt, and an engine that can gets one request for a wave",
+        description="Give each agent another approach. Without, agents of one role get the same prompt",
     )
     stop: VoteStopRule = Field(
         default="unassailable",
@@ -85,7 +84,7 @@ def may_stop(rule: VoteStopRule, first: int, second: int, left: int) -> bool:
 def wave(rule: VoteStopRule, first: int, second: int, left: int) -> int:
     """The fewest of the agents left that could decide the vote, if all chose the leader; 0 when it is decided.
 
-    Asking one by one would need at least as many, so waves make exactly its calls, in fewer stages.
+    Asking agents one by one would need at least as many calls, so waves make exactly those calls, in fewer stages.
     """
     return next(asked for asked in range(left + 1) if may_stop(rule, first + asked, second, left - asked))
 
@@ -99,7 +98,7 @@ def _vote(specification: Specification) -> Strategy:
     samples = Samples(run, alike=not parameters.approaches)
     count = tally((), seed)
     while size := wave(parameters.stop if form else "none", count.first, count.second, samples.left):
-        # Plans for one more wave only: most votes have no third one.
+        # Plans for one more wave only: most votes have no third wave.
         stages_left = 1 + (size < samples.left) + may_pick
         if not (yield from samples.ask(size, stages_left)):
             break

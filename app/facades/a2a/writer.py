@@ -1,20 +1,20 @@
 """Tasks, their events and errors as A2A 1.0 writes them: a task is a deliberation, and its verdict an artifact."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request, Response
 from pydantic_core import to_json
 
-from app.api.problems import STATUSES, ErrorAnswer, ErrorFormat, answer_to, request_id_of
+from app.api.problems import PROBLEM_DOCUMENTS, STATUSES, ErrorAnswer, ErrorFormat, answer_to, request_id_of
 from app.api.requests import DeliberationRequest
 from app.api.schemas import FieldProblem
 from app.api.webhook_payloads import TASK_CONTEXT, TASK_STATES
 from app.deliberation.errors import DeliberationError
 from app.deliberation.facts import StageClosed
 from app.deliberation.fold import State, usage
-from app.facades.a2a.reader import PLACES
+from app.facades.a2a.reader import PLACES, UNREADABLE_PARTS
 from app.facades.moments import Began, Cancelling, Ended, Interrupted, Moment, StageBegan, StageEnded
 from app.facades.openai_errors import param
 from app.facades.outcomes import NoVerdict, answers, notes, outcome
@@ -22,13 +22,15 @@ from app.facades.outcomes import NoVerdict, answers, notes, outcome
 A2AObject = dict[str, Any]
 # The name of this façade's part of what an acceptance repeats.
 ASKED = "a2a"
-# JSON-RPC's code by ours, answered with 200. Other errors keep their HTTP status.
-RPC_CODES: Mapping[str, int] = {
+PATH = "/a2a"
+# JSON-RPC's codes of the errors that are answered with status 200. All others keep their HTTP status.
+RPC_CODES: dict[str, int] = {
     **{"invalid_json": -32700, "method_unknown": -32601, "no_verdict": -32603, "task_not_cancelable": -32002},
     **{"unsupported_operation": -32004, "version_not_supported": -32009},
     **dict.fromkeys(("not_found", "gone", "invalid_id"), -32001),
     **dict.fromkeys(("invalid_request", "invalid_cursor", "idempotency_conflict"), -32602),
 }
+_CODES_WITH_STATUS = {"internal_error": -32603, "unsupported_media_type": -32005}
 _REASONS = {-32001: "TASK_NOT_FOUND", -32005: "CONTENT_TYPE_NOT_SUPPORTED"}
 _INFO = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "domain": "a2a-protocol.org"}
 
@@ -86,8 +88,8 @@ def _artifacts(state: State) -> list[A2AObject]:
 
 def task_of(state: State, history_length: int | None = None) -> A2AObject:
     id = state.deliberation_id
-    given = state.accepted.asked.get(ASKED, {}).get("messageId", f"{id}-0")
-    history = [] if history_length == 0 else [_message(state, given, "ROLE_USER", state.specification.task)]
+    message_id = state.accepted.asked.get(ASKED, {}).get("messageId", f"{id}-0")
+    history = [] if history_length == 0 else [_message(state, message_id, "ROLE_USER", state.specification.task)]
     task = {"id": id, "contextId": _place(state)["contextId"], "artifacts": _artifacts(state), "history": history}
     return task | _told(state)
 
@@ -106,17 +108,22 @@ def _parameter(fault: FieldProblem) -> str:
 
 
 def rpc_error(request: Request, answered: ErrorAnswer) -> A2AObject:
-    others = -32603 if answered.code == "internal_error" else -32000
-    read, code = "rpc_read" in request.scope, RPC_CODES.get(answered.code, others)
-    said = [(_parameter(each) if read else each.pointer, f"{each.detail}. {each.remedy}") for each in answered.errors]
+    read, code = "rpc_read" in request.scope, (RPC_CODES | _CODES_WITH_STATUS).get(answered.code, -32000)
+    said = [
+        (_parameter(fault) if read else fault.pointer, f"{fault.detail.rstrip('.')}. {fault.remedy}")
+        for fault in answered.errors
+    ]
     if code == -32602:
-        of_parts = any(name.startswith("message.parts[") for name, _ in said)
-        code = -32005 if of_parts else -32602 if read else -32600
+        unreadable = any(fault.code in UNREADABLE_PARTS for fault in answered.errors)
+        code = -32005 if unreadable else -32602 if read else -32600
     info = {**_INFO, "reason": _REASONS.get(code, answered.code.upper()), "metadata": dict(said)}
     return {"code": code, "message": " ".join(map(": ".join, said)) or answered.detail, "data": [info]}
 
 
 def _render(request: Request, answered: ErrorAnswer) -> Response:
+    if request.url.path != PATH:
+        # No method of JSON-RPC: a client that looks for a document must see that there is none.
+        return PROBLEM_DOCUMENTS.render(request, answered)
     status = 200 if answered.code in RPC_CODES else STATUSES[answered.code][0]
     headers = {"Cache-Control": "no-store", **answered.headers}
     return Response(answer(request, error=rpc_error(request, answered)), status, headers, "application/json")
@@ -133,7 +140,7 @@ class TaskWriter:
     known: State
 
     def write(self, moment: Moment) -> Iterator[bytes]:
-        yield from (b"data: %b\n\n" % answer(self.request, **each) for each in self._answers(moment))
+        yield from (b"data: %b\n\n" % answer(self.request, **reply) for reply in self._answers(moment))
 
     def _answers(self, moment: Moment) -> Iterator[A2AObject]:
         match moment:
@@ -144,8 +151,8 @@ class TaskWriter:
                 yield {"result": {"task": task_of(self.known)}}
             case StageBegan(state) | StageEnded(state, closed=StageClosed()) | Cancelling(state) | Ended(state):
                 if state.last_sequence > self.known.last_sequence:
-                    for each in _artifacts(state):
-                        yield {"result": {"artifactUpdate": {**_place(state), "artifact": each, "lastChunk": True}}}
+                    for artifact in _artifacts(state):
+                        yield {"result": {"artifactUpdate": {**_place(state), "artifact": artifact, "lastChunk": True}}}
                     yield {"result": {"statusUpdate": {**_place(state), **_told(state)}}}
             case _:
                 return

@@ -2,28 +2,64 @@
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field, PlainValidator, ValidationInfo, WithJsonSchema
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticKnownError
 
 from app.api.problems import ValidationFailed, body_fault
 from app.api.requests import DeliberationRequest, RequestModel
 from app.api.schemas import FieldProblem
 from app.facades import openai_requests as openai
+from app.facades.message_content import FilePart, MessageContent, at, evidence_of, given_file, joined, placed
 
 # The name of this façade's part of what an acceptance repeats, and the metadata by which a thread's runs are found.
 ASKED, THREAD = "ag_ui", "ag_ui.thread"
 OPTIONS = "/forwardedProps/deliberation"
+# Of the messages with another role agents read nothing.
+READ_ROLES = ("user", "assistant", "system", "developer")
 _Id = Annotated[str, Field(min_length=1, max_length=512)]
 _SAID = [{"id": "message-1", "role": "user", "content": "Merge two sorted lists."}]
 _PROPS = {"deliberation": {"strategy": "council", "num_agents": 3}}
 _EXAMPLES: list[Any] = [{"threadId": "thread-1", "runId": "run-1", "messages": _SAID, "forwardedProps": _PROPS}]
+_PARTS: Any = {"type": "array", "items": {"type": "object"}}
+_CONTENT: Any = {"anyOf": [{"type": "string"}, _PARTS, {"type": "null"}]}
 
 
-def _text(content: Any) -> str:  # noqa: ANN401 -- JSON
-    """The text of a message; other parts are named, because AG-UI fails no run for a part that agents cannot read."""
-    parts = cast("list[Any]", content) if isinstance(content, list) else [{"text": content}]
-    known: list[dict[str, Any]] = [each for each in parts if isinstance(each, dict)]
-    return "\n".join(str(each.get("text") or f"[{each.get('type', 'nothing')} left out]") for each in known)
+def _content(content: object, info: ValidationInfo) -> MessageContent:
+    """The texts and files of a message. AG-UI fails no run for a part that agents cannot read: those are named.
+
+    Null and an empty part are no text. A number is none either, and is refused.
+    """
+    if info.data.get("role") not in READ_ROLES or content is None:
+        return MessageContent()
+    if isinstance(content, str):
+        return MessageContent(content)
+    if not isinstance(content, list):
+        raise PydanticKnownError("string_type")
+    return joined(filter(None, (_piece(n, part) for n, part in enumerate(cast("list[object]", content)))))
+
+
+def _piece(index: int, part: object) -> str | FilePart:
+    if isinstance(part, str) or part is None:
+        return part or ""
+    known = cast("dict[str, object]", part) if isinstance(part, dict) else {"type": type(part).__name__}
+    kind = known.get("type")
+    match known:
+        case {"text": str(text)}:
+            return text
+        case {"type": "image" | "document", "source": {"type": "data", "value": str(data)}}:
+            name, declared = _string(known.get("metadata"), "filename"), _string(known.get("source"), "mimeType")
+        case {"type": "binary", "data": str(data)}:
+            name, declared = _string(known, "filename"), _string(known, "mimeType")
+        case _:
+            return f"[{kind if isinstance(kind, str) else 'nothing'} left out]" if known and kind != "text" else ""
+    is_picture = kind == "image" or (declared or "").startswith("image/")
+    return at(given_file(f"Part {index}", data, name=name, media_type=declared, is_picture=is_picture), index)
+
+
+def _string(fields: object, name: str) -> str | None:
+    value = cast("dict[str, object]", fields).get(name) if isinstance(fields, dict) else None
+    return value if isinstance(value, str) else None
 
 
 class AgUiModel(RequestModel, extra="ignore", alias_generator=to_camel): ...
@@ -34,7 +70,9 @@ class AgUiMessage(AgUiModel):
 
     id: _Id
     role: Literal["user", "assistant", "system", "developer", "tool", "activity", "reasoning"]
-    content: Annotated[str, BeforeValidator(_text)] = Field(default="", json_schema_extra=openai.content_schema("text"))
+    content: Annotated[MessageContent, PlainValidator(_content), WithJsonSchema(_CONTENT)] = Field(
+        default_factory=MessageContent
+    )
     subagent_run_id: str | None = None
 
 
@@ -59,27 +97,45 @@ class RunAgentInput(AgUiModel, json_schema_extra={"examples": _EXAMPLES}):
 
     @property
     def said(self) -> list[AgUiMessage]:
-        roles = ("user", "assistant", "system", "developer")
-        return [m for m in self.messages if m.role in roles and m.subagent_run_id is None and m.content.strip()]
+        return [
+            m for m in self.messages if m.role in READ_ROLES and m.subagent_run_id is None and m.content.text.strip()
+        ]
+
+    @property
+    def files(self) -> list[FilePart]:
+        read = {id(message) for message in self.said}
+        contents = enumerate(self.messages)
+        return placed({f"/messages/{n}/content": m.content for n, m in contents if id(m) in read})
 
     def deliberation(self, registry: openai.Registry) -> DeliberationRequest:
         """The deliberation that is asked for; raises ValidationFailed with pointers into the input."""
-        given, reason = self.forwarded_props.deliberation, "It comes from `messages` or `context`, or is not supported"
-        taken = given.keys() & {"task", "evidence", "webhook"}
+        options, reason = (
+            self.forwarded_props.deliberation,
+            "It comes from `messages` or `context`, or is not supported",
+        )
+        taken = options.keys() & {"task", "evidence", "webhook"}
         faults = [body_fault(f"{OPTIONS}/{name}", "conflict", reason, "Leave it out.") for name in taken]
         if not self.said:
             faults.append(body_fault("/messages", "missing", "No message has text", "Add one of a user."))
         if faults:
             raise ValidationFailed(faults)
-        texts = filter(None, ("\n\n".join(each.values()).strip() for each in self.context))
+        files = [*evidence_of(self.files)]
+        texts = filter(None, ("\n\n".join(context.values()).strip() for context in self.context))
         known = [{"id": f"context-{n}", "title": f"Context {n}", "text": text} for n, text in enumerate(texts, 1)]
-        task = openai.task_of([openai.ConversationTurn(each.role, None, each.content) for each in self.said])
-        metadata: Any = given.get("metadata", {})
+        task = openai.task_of(
+            [openai.ConversationTurn(message.role, None, message.content.text) for message in self.said]
+        )
+        metadata: Any = options.get("metadata") or {}
         if isinstance(metadata, dict):
             metadata = cast("dict[str, Any]", metadata) | {THREAD: self.thread_id}
-        return openai.checked({**given, "task": task, "evidence": known, "metadata": metadata}, registry, _in_the_input)
+        return openai.checked(
+            {**options, "task": task, "evidence": [*known, *files], "metadata": metadata}, registry, self.in_the_input
+        )
 
-
-def _in_the_input(fault: FieldProblem) -> FieldProblem:
-    place = {"task": "/messages", "evidence": "/context"}.get(fault.pointer.split("/")[1], OPTIONS + fault.pointer)
-    return fault.model_copy(update={"pointer": place})
+    def in_the_input(self, fault: FieldProblem) -> FieldProblem:
+        """A fault of the deliberation at its place in this input."""
+        _, name, *rest = fault.pointer.split("/")
+        of_context = rest and rest[0].isdecimal() and int(rest[0]) < len(self.context)
+        evidence = "/context" if of_context or not self.files else "/messages"
+        place = {"task": "/messages", "evidence": evidence}.get(name, OPTIONS + fault.pointer)
+        return fault.model_copy(update={"pointer": place})

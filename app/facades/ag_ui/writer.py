@@ -18,7 +18,7 @@ from app.facades.ag_ui.reader import ASKED, RunAgentInput
 from app.facades.moments import Ended, Interrupted, Moment, TextEnded, ToolRan
 from app.facades.openai_requests import turns_of
 from app.facades.outcomes import NoVerdict, answers, notes, outcome
-from app.facades.summaries import contribution
+from app.facades.summaries import call_text
 
 _Fields = dict[str, Any]
 _CUT = "No outcome that counts: the stage closed, the attempt is repeated, or the run or this stream ended."
@@ -34,10 +34,10 @@ def _usage(model: str, spent: Usage) -> _Fields:
 
 
 class AgUiWriter:
-    """Writes a run; one that a client joins begins with a snapshot of its first `behind` moments."""
+    """Writes a run; a run that a client joins begins with a snapshot of its first `behind` moments."""
 
-    def __init__(self, given: RunAgentInput, request_id: str, behind: int = 0) -> None:
-        self._given, self._request_id = given, request_id
+    def __init__(self, run_input: RunAgentInput, request_id: str, behind: int = 0) -> None:
+        self._input, self._request_id = run_input, request_id
         self._behind, self._joins = behind, behind > 0
         self._run, self._activity = _Fields(), _Fields()
         self._stages: list[_Fields] = []
@@ -58,7 +58,7 @@ class AgUiWriter:
         if self._joins:
             yield {"type": "MESSAGES_SNAPSHOT", "messages": list(self._messages.values())}
         known = {"id": state.deliberation_id, "href": f"/deliberations/{state.deliberation_id}"}
-        yield {"type": "STATE_SNAPSHOT", "snapshot": {**(self._given.state or {}), "deliberation": known}}
+        yield {"type": "STATE_SNAPSHOT", "snapshot": {**(self._input.state or {}), "deliberation": known}}
         yield {"type": "ACTIVITY_SNAPSHOT", **self._activity, "content": self._progress}
         if state.open_stage is not None and not state.ended:
             yield {"type": "STEP_STARTED", "stepName": _step(state.open_stage.opened)}
@@ -107,14 +107,14 @@ class AgUiWriter:
             case Ended(state):
                 yield from self._ended(state)
             case Interrupted(_, error):
-                found = answer_to(error, PROBLEM_DOCUMENTS, self._request_id)
-                yield {"type": "RUN_ERROR", "message": found.detail, "code": found.code}
+                answered = answer_to(error, PROBLEM_DOCUMENTS, self._request_id)
+                yield {"type": "RUN_ERROR", "message": answered.detail, "code": answered.code}
 
     def _began(self, state: State) -> None:
         id, specified, asked = state.deliberation_id, state.specification, state.accepted.asked.get(ASKED, {})
-        self._run = {"threadId": self._given.thread_id, "runId": asked.get("run_id", id)}
+        self._run = {"threadId": self._input.thread_id, "runId": asked.get("run_id", id)}
         self._activity = {"messageId": f"{id}.progress", "activityType": "deliberation"}
-        members = {each.agent_id: each.role for each in specified.agents}
+        members = {agent.agent_id: agent.role for agent in specified.agents}
         self._progress = {"strategy": specified.strategy, "members": members, "status": state.status}
         self._progress |= {"stages": [], "ranking": [], "notes": []}
         ids = asked.get("messages", [f"{id}.task"])
@@ -141,7 +141,7 @@ class AgUiWriter:
         finished, author = moment.call.finished, self._authors.pop(moment.call.planned.call_id)
         id = author["subagentRunId"]
         if finished is not None and finished.answered:
-            text = contribution(moment.call, moment.state.specification.constraints)
+            text = call_text(moment.call, moment.state.specification.constraints)
             if text.startswith(moment.told) and text != moment.told:
                 yield from self._said(id, text.removeprefix(moment.told), **author)
         if id in self._messages:
@@ -155,9 +155,13 @@ class AgUiWriter:
 
     def _ended(self, state: State) -> Iterator[_Fields]:
         verdict, calls = state.end and state.end.verdict, state.finished.values()
-        by_model = groupby(sorted(calls, key=lambda each: each.model or ""), key=lambda each: each.model)
-        usage = [_usage(model, Usage.total([each.usage for each in spent])) for model, spent in by_model if model]
-        ranking = [] if verdict is None else [each.model_dump(mode="json") for each in verdict.ranking]
+        by_model = groupby(
+            sorted(calls, key=lambda finished: finished.model or ""), key=lambda finished: finished.model
+        )
+        usage = [
+            _usage(model, Usage.total([finished.usage for finished in spent])) for model, spent in by_model if model
+        ]
+        ranking = [] if verdict is None else [standing.model_dump(mode="json") for standing in verdict.ranking]
         yield self._progressed(state, ranking=ranking, notes=list(notes(state)))
         if state.status == "cancelled":
             yield {"type": "RUN_FINISHED", **self._run, "outcome": {"type": "cancelled"}, "usage": usage}

@@ -5,6 +5,7 @@ waits for its end. If the client disconnects before, the deliberation is cancell
 Idempotency-Key, with which the client can ask for it again.
 """
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import Path, Request, Response
@@ -20,7 +21,7 @@ from app.facades.chat.writer import ChatCompletion, ChatWriter, ModelList, Model
 from app.facades.declaration import streamed
 from app.facades.door import CLIENT_LEFT, InDoor
 from app.facades.openai_errors import openai_errors, openai_facade
-from app.facades.openai_requests import answer_headers, bounded, model_names, model_parts
+from app.facades.openai_requests import answer_headers, bounded, in_the_request, model_names, model_parts
 from app.routes.dependencies import api_router
 
 LIMITS = dict.fromkeys(("max_tokens", "max_completion_tokens"), COMPLETION_TOKENS_MAX)
@@ -45,7 +46,8 @@ _COMPLETED = streamed(
 async def create_chat_completion(request: Request, door: InDoor) -> Response:
     """Submit a deliberation and wait for its end. A disconnect cancels it unless the request has an Idempotency-Key."""
     chat, changes = bounded(await body_of(request, ChatCompletionRequest), BOUNDS)
-    council = await door.accept(asked(chat, door.registry), submission_of(request))
+    places = partial(in_the_request, ChatCompletionRequest)
+    council = await door.accept(asked(chat, door.registry), submission_of(request), files=chat.files, places=places)
     sent = answer_headers(council.state.deliberation_id, changes, chat.answer_schema)
     if chat.stream:
         writer = ChatWriter(chat, request_id_of(request))

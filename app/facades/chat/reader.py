@@ -8,6 +8,7 @@ from app.api.problems import ValidationFailed, body_fault, refused
 from app.api.requests import AGENTS_MAX, COMPLETION_TOKENS_MAX, DeliberationRequest, MaybeWhole, RequestModel
 from app.api.schemas import FieldProblem
 from app.facades import openai_requests as openai
+from app.facades.message_content import FilePart, MessageContent, OpenAIContent, evidence_of, placed
 
 MESSAGES_MAX = 1_024
 STOPS_MAX = 4
@@ -22,18 +23,16 @@ class ChatRequestMessage(RequestModel, extra="ignore"):
     """One message of the conversation; unknown fields are ignored."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(lambda content: openai.joined(content, ("text",)))] = Field(
-        default="", json_schema_extra=openai.content_schema("text")
-    )
+    content: Annotated[MessageContent, OpenAIContent("text")] = Field(default_factory=MessageContent)
     name: str | None = Field(default=None, max_length=64, pattern=r"^[^\s<>|\\/\[\]]*$")
     refusal: str | None = None
     tool_calls: Annotated[openai.NoItems, openai.Unsupported(openai.NO_TOOLS)] = None
-    function_call: Annotated[None, openai.Unsupported(openai.NO_TOOLS)] = None
-    audio: Annotated[None, openai.Unsupported(_NO_AUDIO)] = None
+    function_call: Annotated[openai.Nothing, openai.Unsupported(openai.NO_TOOLS)] = None
+    audio: Annotated[openai.Nothing, openai.Unsupported(_NO_AUDIO)] = None
 
     @property
     def turn(self) -> openai.ConversationTurn:
-        return openai.ConversationTurn(self.role, self.name, self.content or self.refusal or "")
+        return openai.ConversationTurn(self.role, self.name, self.content.text or self.refusal or "")
 
 
 class StreamOptions(RequestModel):
@@ -53,8 +52,8 @@ class ResponseFormat(RequestModel):
     def answer_schema(self) -> dict[str, Any] | None:
         if self.type == "text":
             return None
-        given = None if self.json_schema is None else self.json_schema.json_schema
-        return {"type": "object"} if given is None else given
+        schema = None if self.json_schema is None else self.json_schema.json_schema
+        return {"type": "object"} if schema is None else schema
 
     @model_validator(mode="after")
     def _check_type(self) -> Self:
@@ -77,7 +76,11 @@ _EXAMPLES: list[Any] = [
 class ChatCompletionRequest(openai.CouncilRequest, json_schema_extra={"examples": _EXAMPLES}):
     """The body of `POST /v1/chat/completions`. Null is the same as absent in every field."""
 
-    PLACES = {"/task": "/messages", "/constraints/answer_schema": "/response_format/json_schema/schema"}
+    PLACES = {
+        "/task": "/messages",
+        "/evidence": "/messages",
+        "/constraints/answer_schema": "/response_format/json_schema/schema",
+    }
 
     messages: list[ChatRequestMessage] = Field(min_length=1, max_length=MESSAGES_MAX)
     stream: bool | None = Field(
@@ -97,8 +100,8 @@ class ChatCompletionRequest(openai.CouncilRequest, json_schema_extra={"examples"
     )
     max_tokens: openai.TokenLimit = Field(default=None, description="Deprecated name of `max_completion_tokens`")
     seed: MaybeWhole = Field(default=None, description="A negative one is none")
-    stop: Annotated[list[Annotated[str, Field(min_length=1)]] | None, BeforeValidator(_listed)] = Field(
-        default=None, max_length=STOPS_MAX, description="The answer is truncated before the first of these"
+    stop: Annotated[list[Annotated[str, Field(min_length=1)]] | None, openai.OrText(), BeforeValidator(_listed)] = (
+        Field(default=None, max_length=STOPS_MAX, description="The answer is truncated before the first of these")
     )
     response_format: ResponseFormat | None = Field(
         default=None, description="JSON as the answer: every agent's is checked, and one that breaks it does not count"
@@ -110,17 +113,25 @@ class ChatCompletionRequest(openai.CouncilRequest, json_schema_extra={"examples"
     store: openai.IgnoredField = None
     verbosity: openai.IgnoredField = None
 
-    audio: Annotated[None, openai.Unsupported(_NO_AUDIO)] = None
+    audio: Annotated[openai.Nothing, openai.Unsupported(_NO_AUDIO)] = None
     function_call: Annotated[Literal["none", "auto"] | None, openai.Unsupported(openai.NO_TOOLS)] = None
     functions: Annotated[openai.NoItems, openai.Unsupported(openai.NO_TOOLS)] = None
     logit_bias: Annotated[_NoBias | None, openai.Unsupported(openai.NO_SAMPLING)] = None
     logprobs: Annotated[Literal[False] | None, openai.Unsupported(openai.NO_LOGPROBS)] = None
     modalities: Annotated[_TextAlone | None, openai.Unsupported("Only text is supported")] = None
-    web_search_options: Annotated[None, openai.Unsupported("Web search is not supported")] = None
+    web_search_options: Annotated[Literal[False] | None, openai.Unsupported("Web search is not supported")] = None
+
+    @property
+    def files(self) -> list[FilePart]:
+        return placed({f"/messages/{n}/content": message.content for n, message in enumerate(self.messages)})
 
     @property
     def answer_schema(self) -> dict[str, Any] | None:
         return None if self.response_format is None else self.response_format.answer_schema
+
+    @property
+    def limits_tokens(self) -> bool:
+        return (self.max_completion_tokens or self.max_tokens) is not None
 
     @property
     def counts_usage(self) -> bool:
@@ -147,16 +158,16 @@ class ChatCompletionRequest(openai.CouncilRequest, json_schema_extra={"examples"
 
 
 def _size(chat: ChatCompletionRequest, strategy: str) -> int | None:
-    given = None if chat.deliberation is None else chat.deliberation.num_agents
+    size = None if chat.deliberation is None else chat.deliberation.num_agents
     if chat.n is None:
-        return given
+        return size
     if strategy != SIDE_BY_SIDE and chat.n > 1:
         detail, remedy = f"{strategy} has one answer", f"Give 1, or use the model {SIDE_BY_SIDE}/…."
         raise ValidationFailed([body_fault("/n", "unsupported_value", detail, remedy)])
-    if strategy == SIDE_BY_SIDE and given not in (None, chat.n):
+    if strategy == SIDE_BY_SIDE and size not in (None, chat.n):
         detail = "It contradicts deliberation.num_agents"
         raise ValidationFailed([body_fault("/n", "invalid_value", detail, "Give one of the two.")])
-    return chat.n if strategy == SIDE_BY_SIDE else given
+    return chat.n if strategy == SIDE_BY_SIDE else size
 
 
 def asked(chat: ChatCompletionRequest, registry: openai.Registry) -> DeliberationRequest:
@@ -166,6 +177,7 @@ def asked(chat: ChatCompletionRequest, registry: openai.Registry) -> Deliberatio
         chat,
         registry,
         [message.turn for message in chat.messages],
+        evidence=evidence_of(chat.files),
         max_tokens=chat.max_completion_tokens or chat.max_tokens,
         seed=chat.seed,
         num_agents=_size(chat, strategy),

@@ -18,7 +18,7 @@ from app.deliberation.fold import State, usage
 from app.facades.chat.reader import ChatCompletionRequest
 from app.facades.moments import Began, Ended, Interrupted, Moment, StageBegan, StageEnded
 from app.facades.openai_errors import DONE, stream_error
-from app.facades.outcomes import DeliberationOutcome, NoVerdict, answers, fingerprint, model_name, outcome
+from app.facades.outcomes import DeliberationOutcome, NoVerdict, answers, fingerprint, is_cut_off, model_name, outcome
 from app.facades.summaries import stage_begun, stage_ended
 
 PIECE_CHARS = 256
@@ -46,7 +46,7 @@ class ChatCompletion(Resource):
     )
     usage: ChatUsage
     system_fingerprint: str = Field(description="Version of the gateway and of the strategy")
-    deliberation: DeliberationOutcome
+    deliberation: DeliberationOutcome | None = Field(description="Null where the limit of tokens left no answer")
 
 
 class ModelResource(Resource):
@@ -77,15 +77,23 @@ def _usage(state: State) -> ChatUsage:
     return ChatUsage.model_validate({**dict(spent), **sums})
 
 
+def _ending(chat: ChatCompletionRequest, state: State) -> tuple[Sequence[str], str]:
+    """The texts and their finish reason; `length` where the request's limit left none. Raises NoVerdict."""
+    if chat.limits_tokens and is_cut_off(state):
+        return ("",), "length"
+    return [chat.truncated(text) for text in answers(state)], "stop"
+
+
 def completion(chat: ChatCompletionRequest, state: State) -> ChatCompletion:
+    texts, reason = _ending(chat, state)
     return ChatCompletion(
         **_head(state, "chat.completion"),
         choices=tuple(
-            _choice(index, "stop", message={"role": "assistant", "content": chat.truncated(text), "refusal": None})
-            for index, text in enumerate(answers(state))
+            _choice(index, reason, message={"role": "assistant", "content": text, "refusal": None})
+            for index, text in enumerate(texts)
         ),
         usage=_usage(state),
-        deliberation=outcome(state),
+        deliberation=None if reason == "length" else outcome(state),
     )
 
 
@@ -114,7 +122,7 @@ class ChatWriter:
                 yield self._chunk(state, 0, reasoning_content=f"{stage_ended(opened, closed)}\n\n")
             case Ended(state):
                 try:
-                    yield from self._answer(state, answers(state))
+                    yield from self._answer(state, *_ending(self.chat, state))
                 except NoVerdict as error:
                     yield self._error(error)
             case Interrupted(_, error):
@@ -137,15 +145,14 @@ class ChatWriter:
     def _chunk(self, state: State, index: int, **delta: str) -> bytes:
         return self._frame(state, _choice(index, None, delta=delta))
 
-    def _answer(self, state: State, texts: Sequence[str]) -> Iterator[bytes]:
+    def _answer(self, state: State, texts: Sequence[str], reason: str) -> Iterator[bytes]:
         for index, text in enumerate(texts):
             if index:
                 yield self._chunk(state, index, role="assistant", content="")
-            content = self.chat.truncated(text)
-            for begin in range(0, len(content), PIECE_CHARS):
-                yield self._chunk(state, index, content=content[begin : begin + PIECE_CHARS])
-            added = {"deliberation": outcome(state)} if index == len(texts) - 1 else {}
-            yield self._frame(state, _choice(index, "stop", delta={}), **added)
+            for begin in range(0, len(text), PIECE_CHARS):
+                yield self._chunk(state, index, content=text[begin : begin + PIECE_CHARS])
+            added = {"deliberation": outcome(state)} if reason == "stop" and index == len(texts) - 1 else {}
+            yield self._frame(state, _choice(index, reason, delta={}), **added)
         if self.chat.counts_usage:
             yield self._frame(state, usage=_usage(state))
         yield DONE

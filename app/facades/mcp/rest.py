@@ -41,9 +41,17 @@ class RouteAnswer(NamedTuple):
 
 class AskRoute(Protocol):
     async def __call__(
-        self, method: str, path: str, body: JsonDocument | None = None, headers: Headers | None = None, wait_s: int = 0
+        self,
+        method: str,
+        path: str,
+        body: JsonDocument | bytes | None = None,
+        headers: Headers | None = None,
+        wait_s: int = 0,
     ) -> RouteAnswer:
-        """The answer of a route, refusals included; the gateway may hold it for `wait_s` (`Prefer: wait`)."""
+        """The answer of a route, refusals included; the gateway may hold it for `wait_s` (`Prefer: wait`).
+
+        A body of bytes needs its `Content-Type`.
+        """
         ...
 
 
@@ -54,8 +62,8 @@ def encoded(document: object) -> bytes:
 
 def refusal(error: DeliberationError) -> RouteAnswer:
     """The answer to an error of the façade, as a route would give it."""
-    found = problem(answer_to(error, PROBLEM_DOCUMENTS, ""), PATH, "")
-    return RouteAnswer(found.status, {}, dump(found))
+    problem_document = problem(answer_to(error, PROBLEM_DOCUMENTS, ""), PATH, "")
+    return RouteAnswer(problem_document.status, {}, dump(problem_document))
 
 
 def path_of(deliberation_id: str, rest: str = "") -> str:
@@ -74,16 +82,20 @@ def in_process(outer: Request, idempotency_key: str | None = None) -> AskRoute:
     """
 
     async def ask(
-        method: str, path: str, body: JsonDocument | None = None, headers: Headers | None = None, wait_s: int = 0
+        method: str,
+        path: str,
+        body: JsonDocument | bytes | None = None,
+        headers: Headers | None = None,
+        wait_s: int = 0,
     ) -> RouteAnswer:
-        content = b"" if body is None else encoded(body)
-        given = {"Content-Type": "application/json", **(headers or {})}
+        content = body if isinstance(body, bytes) else b"" if body is None else encoded(body)
+        sent = {"Content-Type": "application/json", **(headers or {})}
         if wait_s:
-            given["Prefer"] = f"wait={wait_s}"
+            sent["Prefer"] = f"wait={wait_s}"
         if idempotency_key is not None and (method, path) == ("POST", "/deliberations"):
-            given.setdefault("Idempotency-Key", idempotency_key)
+            sent.setdefault("Idempotency-Key", idempotency_key)
         path, _, query = path.partition("?")
-        named = [(name.lower().encode(), value.encode()) for name, value in given.items()]
+        named = [(name.lower().encode(), value.encode()) for name, value in sent.items()]
         place = {"path": path, "raw_path": path.encode(), "query_string": query.encode()}
         answered: list[Message] = []
 
@@ -95,7 +107,7 @@ def in_process(outer: Request, idempotency_key: str | None = None) -> AskRoute:
 
         await outer.app.router({**outer.scope, **place, "method": method, "headers": named}, receive, send)
         start, *parts = answered
-        found = {name.decode(): value.decode("latin-1") for name, value in start["headers"]}
-        return RouteAnswer(start["status"], found, b"".join(part.get("body", b"") for part in parts))
+        received = {name.decode(): value.decode("latin-1") for name, value in start["headers"]}
+        return RouteAnswer(start["status"], received, b"".join(part.get("body", b"") for part in parts))
 
     return ask

@@ -1,7 +1,7 @@
 """Route: MCP over streamable HTTP, without sessions: any gateway answers any request.
 
-A client of 2026-07-28 cancels by closing its request. Earlier ones send a notification, to whichever gateway: the id of
-a deliberation that they start follows from tenant, `Mcp-Session-Id` and JSON-RPC id, so that the notification finds it.
+A client of 2026-07-28 cancels by closing its request. Earlier clients send a notification, to whichever gateway. The id
+of their deliberation follows from tenant, `Mcp-Session-Id` and JSON-RPC id, so that the notification finds it.
 """
 
 import secrets

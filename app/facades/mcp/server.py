@@ -16,9 +16,21 @@ from app.api.request_body import parsed_body
 from app.api.requests import TASK_CHARS_MAX, RequestModel
 from app.api.suggestions import did_you_mean
 from app.deliberation.errors import DeliberationError
+from app.deliberation.lenient_arguments import as_meant
 from app.facades.mcp.rest import AskRoute, JsonDocument, encoded, path_of, refusal
 from app.facades.mcp.tasks import add_tasks, declared, task_of
-from app.facades.mcp.tools import FUNCTIONS, SCHEME, SUMMARY, TOOLS, McpContext, checked, refused, result_of, submitted
+from app.facades.mcp.tools import (
+    ARGUMENTS,
+    FUNCTIONS,
+    SCHEME,
+    SUMMARY,
+    TOOLS,
+    McpContext,
+    checked,
+    refused,
+    result_of,
+    submitted,
+)
 
 NAME = "deliberation-gateway"
 PAGE = 50
@@ -61,9 +73,12 @@ def mcp_server(ask_of: Callable[[McpContext], AskRoute]) -> Server[Any]:
     ) -> types.CallToolResult | JsonDocument:
         if params.name not in TOOLS:
             raise _unknown("tool", params.name, TOOLS)
-        ask, arguments, deliberates = ask_of(context), params.arguments or {}, params.name == "deliberate"
+        ask, deliberates = ask_of(context), params.name == "deliberate"
         as_task = deliberates and declared(context)
         try:
+            # Clients and models write values into strings, and null for what they leave out.
+            meant = as_meant(params.arguments or {}, ARGUMENTS[params.name])
+            arguments = {name: value for name, value in meant.items() if value is not None}
             answer = await (submitted if as_task else FUNCTIONS[params.name])(ask, context, arguments)
         except DeliberationError as error:
             answer = refusal(error)
@@ -76,12 +91,12 @@ def mcp_server(ask_of: Callable[[McpContext], AskRoute]) -> Server[Any]:
     ) -> types.ListResourcesResult:
         cursor = "" if params is None or params.cursor is None else f"&cursor={quote(params.cursor)}"
         page = checked(await ask_of(context)("GET", f"/deliberations?status=completed&limit={PAGE}{cursor}"))
-        tasks = {each["id"]: each["task"] for each in page["items"]}
-        found = [
+        tasks = {deliberation["id"]: deliberation["task"] for deliberation in page["items"]}
+        resources = [
             types.Resource(name=f"verdict of {id}", title=task, uri=f"{SCHEME}{id}/verdict", mime_type=_JSON)
             for id, task in tasks.items()
         ]
-        return types.ListResourcesResult(resources=found, next_cursor=page["next_cursor"])
+        return types.ListResourcesResult(resources=resources, next_cursor=page["next_cursor"])
 
     async def list_templates(context: McpContext, params: object) -> types.ListResourceTemplatesResult:
         templates = [
@@ -110,7 +125,9 @@ def mcp_server(ask_of: Callable[[McpContext], AskRoute]) -> Server[Any]:
         return types.ListPromptsResult(prompts=prompts)
 
     async def get_prompt(context: McpContext, params: types.GetPromptRequestParams) -> types.GetPromptResult:
-        strategies = {each["name"]: each for each in checked(await ask_of(context)("GET", "/strategies"))["items"]}
+        strategies = {
+            strategy["name"]: strategy for strategy in checked(await ask_of(context)("GET", "/strategies"))["items"]
+        }
         if params.name not in strategies:
             raise _unknown("prompt", params.name, strategies)
         try:

@@ -11,14 +11,16 @@ from mcp import MCPError
 from mcp.server import ServerRequestContext
 from pydantic import BaseModel, Field, TypeAdapter
 
-from app.api.cluster_schemas import RoleList
 from app.api.headers import KEY_PATTERN, WAIT_MAX_S
+from app.api.installation import RoleList
 from app.api.request_body import parsed_body
 from app.api.requests import CancelRequest, DeliberationRequest, RequestModel, Whole
 from app.api.schemas import DeliberationReceipt, DeliberationResult, StrategyList
 from app.deliberation.facts import TERMINAL_STATUS
 from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN
+from app.facades.mcp.resources import RESOURCES_MAX, EmbeddedResource, upload_refusal
 from app.facades.mcp.rest import ABANDONED, AskRoute, JsonDocument, RouteAnswer, encoded, path_of
+from app.facades.message_content import evidence_of
 
 McpContext = ServerRequestContext[Any, Any]
 ToolFunction = Callable[[AskRoute, McpContext, JsonDocument], Awaitable[RouteAnswer]]
@@ -29,7 +31,7 @@ SUMMARY = "?view=summary"
 WAIT_S = 50
 CANCEL_TIMEOUT_S = 5.0
 RETRY_S = 1.0
-_OWN_FIELDS = ("wait_seconds", "idempotency_key")
+_OWN_FIELDS = ("wait_seconds", "idempotency_key", "resources")
 _ENDED = frozenset(TERMINAL_STATUS.values())
 
 
@@ -65,17 +67,24 @@ class DeliberateArguments(DeliberationRequest):
         description="The same key with the same arguments never starts a second deliberation, and closing the request "
         "does not cancel it",
     )
+    resources: list[EmbeddedResource] = Field(
+        default=[],
+        max_length=RESOURCES_MAX,
+        description="Embedded resources: files that become evidence beside that of `evidence`",
+    )
 
 
 def stage_of(document: JsonDocument) -> tuple[float, str]:
     """The progress: a number that grows within and between stages, and its words."""
-    found = document.get("progress")
-    if found is None:
+    progress = document.get("progress")
+    if progress is None:
         return 0.0, f"{document['id']} is {document['status']}"
-    # Below one: else a stage that has ended and the one after it would report the same number.
-    share = found["calls_finished"] / (found["calls_total"] + 1)
-    calls = f"{found['calls_finished']} of {found['calls_total']} calls"
-    return found["stage"] + share, f"stage {found['stage']}, {found['purpose']}, round {found['round']}: {calls}"
+    # Below one: else a stage that has ended and the next stage would report the same number.
+    share = progress["calls_finished"] / (progress["calls_total"] + 1)
+    calls = f"{progress['calls_finished']} of {progress['calls_total']} calls"
+    return progress[
+        "stage"
+    ] + share, f"stage {progress['stage']}, {progress['purpose']}, round {progress['round']}: {calls}"
 
 
 async def followed(ask: AskRoute, id: str, wait_s: float, context: McpContext) -> RouteAnswer:
@@ -106,9 +115,13 @@ async def followed(ask: AskRoute, id: str, wait_s: float, context: McpContext) -
 
 async def submitted(ask: AskRoute, context: McpContext, arguments: JsonDocument) -> RouteAnswer:
     """The acceptance. No cancellation interrupts it, because only the answer has the id."""
-    key = parsed_body(encoded(arguments), DeliberateArguments).idempotency_key
+    asked = parsed_body(encoded(arguments), DeliberateArguments)
     body = {name: value for name, value in arguments.items() if name not in _OWN_FIELDS}
-    headers = {} if key is None else {"Idempotency-Key": key}
+    if asked.resources:
+        if (refusal := await upload_refusal(ask, asked.resources)) is not None:
+            return refusal
+        body["evidence"] = [*body.get("evidence", ()), *evidence_of(it.file for it in asked.resources)]
+    headers = {} if asked.idempotency_key is None else {"Idempotency-Key": asked.idempotency_key}
     traceparent: object = (context.meta or {}).get("traceparent")
     if isinstance(traceparent, str) and traceparent.isascii() and traceparent.isprintable():
         headers["traceparent"] = traceparent
@@ -168,11 +181,11 @@ def _tool(call: ToolFunction, arguments: type[BaseModel], result: Any, **hints: 
     taken = arguments.model_json_schema()
     taken.pop("examples", None)
     # Before 2026-07-28 the root of a result's schema says that it is an object.
-    given = {"type": "object"} | TypeAdapter(result).json_schema(mode="serialization")
+    output_schema = {"type": "object"} | TypeAdapter(result).json_schema(mode="serialization")
     name, description = call.__name__, " ".join((call.__doc__ or "").split())
     annotations = types.ToolAnnotations(open_world_hint=False, **hints)
     return types.Tool(
-        name=name, description=description, input_schema=taken, output_schema=given, annotations=annotations
+        name=name, description=description, input_schema=taken, output_schema=output_schema, annotations=annotations
     )
 
 
@@ -186,6 +199,13 @@ _TOOLS = (
 )
 TOOLS: Mapping[str, types.Tool] = {tool.name: tool for _, tool in _TOOLS}
 FUNCTIONS: Mapping[str, ToolFunction] = {tool.name: call for call, tool in _TOOLS}
+ARGUMENTS: Mapping[str, type[BaseModel]] = {
+    "deliberate": DeliberateArguments,
+    "get_deliberation": DeliberationArguments,
+    "cancel_deliberation": CancelArguments,
+    "list_strategies": NoArguments,
+    "list_roles": NoArguments,
+}
 
 
 def result_of(answer: RouteAnswer, *, verdict_wanted: bool = False) -> types.CallToolResult:
@@ -207,7 +227,7 @@ def result_of(answer: RouteAnswer, *, verdict_wanted: bool = False) -> types.Cal
 def refused(answer: RouteAnswer, **named: str) -> MCPError:
     """A refusal's error: the message has each fault, and the data are the problem document and `named`."""
     problem = answer.document
-    faults = [f"{each['pointer']}: {each['detail'].rstrip('.')}. {each['remedy']}" for each in problem["errors"]]
+    faults = [f"{fault['pointer']}: {fault['detail'].rstrip('.')}. {fault['remedy']}" for fault in problem["errors"]]
     code = types.INTERNAL_ERROR if answer.status >= 500 else types.INVALID_PARAMS
     return MCPError(code, " ".join(faults) or problem["detail"], {**problem, **named})
 

@@ -4,6 +4,9 @@ Background work and its events last as long as the deliberation's facts. A foreg
 client leaves, unless the request has an Idempotency-Key.
 """
 
+import re
+from collections.abc import Collection
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import Depends, Path, Query, Request, Response
@@ -16,13 +19,14 @@ from app.api.requests import COMPLETION_TOKENS_MAX
 from app.api.responses import IDEMPOTENCY_KEY, answer, body
 from app.api.schemas import dump
 from app.deliberation.errors import Gone, InvalidToken, NotFound
+from app.deliberation.fold import State
 from app.deliberation.specification import checked_token
 from app.facades.declaration import streamed
 from app.facades.door import CLIENT_LEFT, Council, Door, InDoor, Told
 from app.facades.openai_errors import openai_errors, openai_facade
-from app.facades.openai_requests import answer_headers, bounded, deliberation_of
-from app.facades.outcomes import answers, deliberation_headers
-from app.facades.responses.reader import ASKED, CreateResponseRequest, turns_asked
+from app.facades.openai_requests import ConversationTurn, answer_headers, bounded, deliberation_of, in_the_request
+from app.facades.outcomes import answers, deliberation_headers, is_cut_off
+from app.facades.responses.reader import ASKED, CreateResponseRequest, evidence_asked, turn_of, turns_asked
 from app.facades.responses.writer import (
     InputItemPage,
     ResponseDeleted,
@@ -68,6 +72,31 @@ async def _previous(door: Door, response_id: str | None) -> Council | None:
         raise ValidationFailed([body_fault(*fault)]) from error
 
 
+_ITEM = re.compile("(?:msg|rs|mcp)_([a-z0-9-]{1,64})_.{1,64}", re.DOTALL)
+
+
+async def _referred(
+    door: Door, request: CreateResponseRequest
+) -> tuple[dict[str, ConversationTurn | None], Collection[State]]:
+    """The messages that the input refers to, by their ids, and their deliberations; raises ValidationFailed."""
+    referred: dict[str, ConversationTurn | None] = {}
+    states: dict[str, State] = {}
+    for place, item in enumerate(request.input):
+        if not item.refers or item.id is None or item.id in referred:
+            continue
+        try:
+            known = _ITEM.fullmatch(item.id)
+            id = checked_token(known[1] if known else "", "id")
+            if id not in states:
+                states[id] = (await door.council(id)).state
+            referred[item.id] = turn_of(states[id], item.id)
+        except (NotFound, Gone, InvalidToken, LookupError, ValueError) as error:
+            remedy = "Send the item itself, which clients do with store false, or give previous_response_id."
+            detail = "No message of a response that is kept has this id"
+            raise ValidationFailed([body_fault(f"/input/{place}/id", "item_not_found", detail, remedy)]) from error
+    return referred, states.values()
+
+
 def _answer(told: Told, sent: dict[str, str] | None = None) -> Response:
     return Response(dump(resource_of(told.moments, told.state)), headers=sent, media_type="application/json")
 
@@ -80,22 +109,27 @@ def _answer(told: Told, sent: dict[str, str] | None = None) -> Response:
 )
 async def create_response(request: Request, door: InDoor) -> Response:
     """Submit a deliberation and wait for its end; with `background` answer at once."""
-    given = await body_of(request, CreateResponseRequest)
-    asked_for, changes = bounded(given, {"max_output_tokens": COMPLETION_TOKENS_MAX})
-    previous = await _previous(door, given.previous_response_id)
-    turns, background = turns_asked(given, previous and previous.state), given.background is True
-    submission = submission_of(request, {ASKED: {**given.repeated, "messages": len(turns)}})
-    asked = deliberation_of(asked_for, door.registry, turns, max_tokens=asked_for.max_output_tokens)
-    council = await door.accept(asked, submission, kept=background)
-    sent = answer_headers(council.state.deliberation_id, changes, given.answer_schema)
-    if given.stream:
+    wanted = await body_of(request, CreateResponseRequest)
+    asked_for, changes = bounded(wanted, {"max_output_tokens": COMPLETION_TOKENS_MAX})
+    previous = await _previous(door, wanted.previous_response_id)
+    referred, earlier = await _referred(door, wanted)
+    turns = turns_asked(wanted, previous and previous.state, referred)
+    evidence = evidence_asked(wanted, turns, [*([] if previous is None else [previous.state]), *earlier])
+    background = wanted.background is True
+    submission = submission_of(request, {ASKED: {**wanted.repeated, "messages": len(turns)}})
+    limit, places = asked_for.max_output_tokens, partial(in_the_request, CreateResponseRequest)
+    asked = deliberation_of(asked_for, door.registry, turns, evidence=evidence, max_tokens=limit)
+    council = await door.accept(asked, submission, kept=background, files=wanted.files, places=places)
+    sent = answer_headers(council.state.deliberation_id, changes, wanted.answer_schema)
+    if wanted.stream:
         return council.stream(ResponseWriter(request_id_of(request)), sent)
     if background:
         return _answer(await council.told(), sent)
     told = await council.end(request)
     if told is None:
         return Response(status_code=CLIENT_LEFT)
-    answers(told.state)  # raises NoVerdict: without a stream a failure is an error
+    if not (wanted.max_output_tokens and is_cut_off(told.state)):
+        answers(told.state)  # raises NoVerdict: without a stream a failure is an error
     return _answer(told, sent)
 
 
@@ -114,6 +148,13 @@ async def get_response(request: Request, council: OfCouncil, query: Annotated[Re
         fault = query_fault("starting_after", "invalid_value", "It needs a stream", "Add stream=true.")
         raise ValidationFailed([fault])
     return _answer(await council.told())
+
+
+@router.post("/responses/compact", include_in_schema=False)
+@router.post("/responses/input_tokens", include_in_schema=False)
+async def refuse_operation() -> Response:
+    """The operations of OpenAI's that no council has; their paths are no ids of responses."""
+    raise NotFound("The gateway compacts no conversation and counts no tokens ahead. Send it to POST /v1/responses.")
 
 
 @router.post(

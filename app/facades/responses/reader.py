@@ -1,15 +1,16 @@
 """The request of a response, and the deliberation that it asks for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, model_validator
-from pydantic_core import CoreSchema
+from pydantic import BeforeValidator, Field, model_validator
 
 from app.api.problems import ValidationFailed, body_fault, refused
-from app.api.requests import SEED_MAX, MaybeWhole, RequestModel
+from app.api.requests import FILE_ID_PREFIX, INLINE_CHARS_MAX, SEED_MAX, MaybeWhole, RequestModel
 from app.deliberation.fold import State
 from app.facades import openai_requests as openai
+from app.facades.message_content import FilePart, MessageContent, OpenAIContent, evidence_of, mark_of, placed
 from app.facades.openai_requests import ConversationTurn, Unsupported
 from app.facades.outcomes import NoVerdict, answers
 
@@ -28,28 +29,30 @@ REPEATED = frozenset(
 
 
 class InputItem(RequestModel, extra="ignore"):
-    """A message, or a reasoning item of an earlier response, which is ignored; so are unknown fields."""
+    """A message, or a reference to one of an earlier response. Its reasoning and its tools are ignored."""
 
-    type: Literal["message", "reasoning"] = "message"
+    type: Literal["message", "item_reference", "reasoning", "mcp_call"] = "message"
+    id: str | None = Field(default=None, max_length=128, description="Of the item that is referred to")
     role: Literal["system", "developer", "user", "assistant"] | None = Field(default=None, description="Of a message")
-    content: Annotated[str, BeforeValidator(lambda content: openai.joined(content, KINDS))] = Field(
-        default="", json_schema_extra=openai.content_schema(*KINDS)
-    )
+    content: Annotated[MessageContent, OpenAIContent(*KINDS)] = Field(default_factory=MessageContent)
 
     @model_validator(mode="after")
     def _check_role(self) -> Self:
-        if self.type == "message" and self.role is None:
+        if self.type == "message" and self.role is None and not self.refers:
             raise refused("missing", "The message has no role", "Give system, developer, user or assistant.")
+        if self.type == "item_reference" and self.id is None:
+            raise refused("missing", "The reference has no id", "Give the id of a message of an earlier response.")
         return self
 
+    @property
+    def refers(self) -> bool:
+        """Whether it stands for the item with its id; the type of a reference may lack."""
+        alone = self.type == "message" and self.role is None and not self.content.text
+        return self.id is not None and (alone or self.type == "item_reference")
 
-def _listed(given: object) -> object:
-    return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
-
-class _OrText:
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [{"type": "string"}, handler(schema)]}
+def _listed(written: object) -> object:
+    return [{"role": "user", "content": written}] if isinstance(written, str) else written
 
 
 class TextFormat(openai.JsonSchemaFormat):
@@ -103,9 +106,11 @@ _EXAMPLES: list[Any] = [
 class CreateResponseRequest(openai.CouncilRequest, json_schema_extra={"examples": _EXAMPLES}):
     """The body of `POST /v1/responses`. Null is the same as absent in every field."""
 
-    PLACES = {"/task": "/input", "/constraints/answer_schema": "/text/format/schema"}
+    PLACES = {"/task": "/input", "/evidence": "/input", "/constraints/answer_schema": "/text/format/schema"}
 
-    input: Annotated[list[InputItem], _OrText(), BeforeValidator(_listed)] = Field(min_length=1, max_length=ITEMS_MAX)
+    input: Annotated[list[InputItem], openai.OrText(), BeforeValidator(_listed)] = Field(
+        min_length=1, max_length=ITEMS_MAX
+    )
     instructions: str | None = Field(default=None, description="Requirements on the answer, above what the input says")
     previous_response_id: str | None = Field(
         default=None, max_length=128, description="An ended response: its input and its answer come before the input"
@@ -122,21 +127,26 @@ class CreateResponseRequest(openai.CouncilRequest, json_schema_extra={"examples"
     prompt_cache_key: str | None = Field(default=None, max_length=512, description="Repeated only")
     deliberation: ResponseOptions | None = Field(default=None, description="Extension: how to deliberate")  # pyright: ignore[reportIncompatibleVariableOverride] -- frozen
 
+    background_options: openai.IgnoredField = None
     max_tool_calls: openai.IgnoredField = None
     stream_options: openai.IgnoredField = None
 
-    access_programs: Annotated[None, Unsupported("There are no access programs")] = None
+    access_programs: Annotated[openai.Nothing, Unsupported("There are no access programs")] = None
     context_management: Annotated[openai.NoItems, Unsupported("No context is compacted")] = None
-    conversation: Annotated[None, Unsupported("Conversations are not supported; use previous_response_id")] = None
-    image: Annotated[None, Unsupported("Only text is supported")] = None
+    conversation: Annotated[openai.Nothing, Unsupported("There are no conversations; use previous_response_id")] = None
+    image: Annotated[openai.Nothing, Unsupported("Only text is supported")] = None
     include: Annotated[_Included | None, Unsupported("Nothing else can be included")] = None
-    prompt: Annotated[None, Unsupported("Prompt templates are not supported")] = None
+    prompt: Annotated[openai.Nothing, Unsupported("Prompt templates are not supported")] = None
 
     @model_validator(mode="after")
     def _check_input(self) -> Self:
-        if all(item.type == "reasoning" for item in self.input):
+        if not any(item.role is not None or item.refers for item in self.input):
             raise ValidationFailed([body_fault("/input", "missing", "It has no message", "Add one of a user.")])
         return self
+
+    @property
+    def files(self) -> list[FilePart]:
+        return placed({f"/input/{n}/content": item.content for n, item in enumerate(self.input)})
 
     @property
     def answer_schema(self) -> dict[str, Any] | None:
@@ -148,14 +158,14 @@ class CreateResponseRequest(openai.CouncilRequest, json_schema_extra={"examples"
 
 
 def conversation_in(state: State) -> tuple[str | None, Sequence[ConversationTurn]]:
-    """The instructions and the messages that a task was written from; one of another façade is one message."""
+    """The instructions and the messages that a task was written from; a task of another façade is one message."""
     turns = openai.turns_of(state.specification.task, state.accepted.asked.get(ASKED, {}).get("messages", 1))
-    given = next((turn.text for turn in turns if turn[:2] == INSTRUCTIONS), None)
-    return given, [turn for turn in turns if turn[:2] != INSTRUCTIONS]
+    instructions = next((turn.text for turn in turns if turn[:2] == INSTRUCTIONS), None)
+    return instructions, [turn for turn in turns if turn[:2] != INSTRUCTIONS]
 
 
 def _before(previous: State) -> Sequence[ConversationTurn]:
-    """The conversation of an earlier response with its answer; raises ValidationFailed unless it has one."""
+    """The conversation of an earlier response with its answer; raises ValidationFailed where there is no answer."""
     try:
         said = [] if previous.end is None else [ConversationTurn("assistant", None, text) for text in answers(previous)]
     except NoVerdict:
@@ -163,11 +173,55 @@ def _before(previous: State) -> Sequence[ConversationTurn]:
     if not said:
         detail, remedy = f"It is {previous.status} and has no answer", "Await its end, or name another."
         raise ValidationFailed([body_fault("/previous_response_id", "no_verdict", detail, remedy)])
+    specified = previous.specification
+    if specified.task_file is not None and len(specified.task) <= INLINE_CHARS_MAX:
+        detail, remedy = "The text of its conversation is not stored any more", "Send the whole conversation."
+        raise ValidationFailed([body_fault("/previous_response_id", "previous_response_not_found", detail, remedy)])
     return [*conversation_in(previous)[1], *said]
 
 
-def turns_asked(request: CreateResponseRequest, previous: State | None) -> Sequence[ConversationTurn]:
-    """The instructions, the conversation of `previous` and the input; raises ValidationFailed."""
+def turn_of(state: State, item_id: str) -> ConversationTurn | None:
+    """The message of a response that has an id; None for its reasoning and its tools. Raises LookupError."""
+    kind, _, rest = item_id.partition("_")
+    if kind != "msg":
+        return None
+    place = rest.removeprefix(f"{state.deliberation_id}_")
+    if place.startswith("input_"):
+        return conversation_in(state)[1][int(place.removeprefix("input_"))]
+    try:
+        return ConversationTurn("assistant", None, answers(state)[int(place)])
+    except NoVerdict as error:
+        raise LookupError from error
+
+
+def turns_asked(
+    request: CreateResponseRequest,
+    previous: State | None,
+    referred: Mapping[str, ConversationTurn | None] = MappingProxyType({}),
+) -> Sequence[ConversationTurn]:
+    """The instructions, the conversation of `previous` and the input; raises ValidationFailed.
+
+    `referred` has the messages that the input refers to, by their ids.
+    """
     instructions = [] if not request.instructions else [ConversationTurn(*INSTRUCTIONS, request.instructions)]
-    said = [ConversationTurn(item.role, None, item.content) for item in request.input if item.role is not None]
+    said: list[ConversationTurn] = []
+    for item in request.input:
+        turn = referred.get(item.id or "") if item.refers else None
+        if turn is None and item.type == "message" and item.role is not None:
+            turn = ConversationTurn(item.role, None, item.content.text)
+        said += [] if turn is None else [turn]
     return [*instructions, *(() if previous is None else _before(previous)), *said]
+
+
+def evidence_asked(
+    request: CreateResponseRequest, turns: Sequence[ConversationTurn], earlier: Iterable[State]
+) -> Iterator[dict[str, str]]:
+    """The files of the input, and those of earlier responses that the conversation names."""
+    parts = request.files
+    yield from evidence_of(parts)
+    told = {part.evidence_id for part in parts}
+    for evidence in (evidence for state in earlier for evidence in state.specification.evidence):
+        if evidence.file is None or evidence.id in told or not any(mark_of(evidence.id) in turn.text for turn in turns):
+            continue
+        told.add(evidence.id)
+        yield {"id": evidence.id, "title": evidence.title, "file": f"{FILE_ID_PREFIX}{evidence.file.sha256}"}

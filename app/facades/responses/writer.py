@@ -20,14 +20,14 @@ from app.deliberation.fold import State, usage
 from app.facades.moments import Began, Ended, Interrupted, Moment, StageBegan, StageEnded, TextEnded, ToolRan
 from app.facades.openai_errors import DONE, OPENAI_ERRORS
 from app.facades.openai_requests import ConversationTurn
-from app.facades.outcomes import DeliberationOutcome, NoVerdict, answers, model_name, notes, outcome
+from app.facades.outcomes import DeliberationOutcome, NoVerdict, answers, is_cut_off, model_name, notes, outcome
 from app.facades.responses.reader import ASKED, conversation_in
 from app.facades.summaries import stage_begun, stage_ended, summary
 
 # An item, a part of one, or an event, with its fields in the order of Open Responses, which describes them.
 ResponseObject = dict[str, Any]
 PIECE_CHARS = 256
-ResponseStatus = Literal["queued", "in_progress", "completed", "failed", "cancelled"]
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 _STATUSES: dict[str, ResponseStatus] = {
     "pending": "queued", "in_progress": "in_progress", "cancelling": "in_progress", "completed": "completed",
     "failed": "failed", "timeout": "failed", "cancelled": "cancelled",
@@ -59,7 +59,9 @@ class ResponseResource(Resource):
     completed_at: int | None = Field(description="Unix time of the end, if it has a verdict")
     status: ResponseStatus
     error: ResponseObject | None = Field(description="The reason of a missing answer")
-    incomplete_details: None = None
+    incomplete_details: dict[str, str] | None = Field(
+        default=None, description="`reason` is `max_output_tokens` where that limit left no answer"
+    )
     model: str
     instructions: str | None
     previous_response_id: str | None = None
@@ -82,7 +84,7 @@ class ResponseResource(Resource):
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: Literal["auto"] = "auto"
     parallel_tool_calls: bool = True
-    max_tool_calls: None = None
+    max_tool_calls: int | None = None
     presence_penalty: int = 0
     frequency_penalty: int = 0
     top_logprobs: int = 0
@@ -109,12 +111,16 @@ class InputItemPage(Resource):
 
 def _asked(state: State) -> dict[str, Any]:
     """The request's fields in the form of an answer: every field is present."""
-    given = state.accepted.asked.get(ASKED, {})
-    text, reasoning = given.get("text", {}), given.get("reasoning", {})
+    repeated = state.accepted.asked.get(ASKED, {})
+    text, reasoning = repeated.get("text", {}), repeated.get("reasoning", {})
     form = {"type": "text", **text.get("format", {})}
     if form["type"] == "json_schema":
         form = {"description": None, "strict": False, **form}
-    return {**given, "text": {**text, "format": form}, "reasoning": {"effort": None, "summary": None, **reasoning}}
+    return {**repeated, "text": {**text, "format": form}, "reasoning": {"effort": None, "summary": None, **reasoning}}
+
+
+def _is_incomplete(state: State) -> bool:
+    return bool(_asked(state).get("max_output_tokens")) and is_cut_off(state)
 
 
 def _usage(state: State) -> ResponseUsage:
@@ -171,13 +177,15 @@ class ResponseWriter:
     def resource(self, state: State) -> ResponseResource:
         end, specified = state.end, state.specification
         status, sampling = _STATUSES[state.status], specified.agents[0].sampling
+        incomplete = _is_incomplete(state)
         return ResponseResource.model_validate(
             {
                 "id": f"resp_{state.deliberation_id}",
                 "created_at": int(state.accepted.ts.timestamp()),
                 "completed_at": int(end.ts.timestamp()) if end is not None and status == "completed" else None,
-                "status": status,
-                "error": None if end is None or end.problem is None else _problem(end.problem),
+                "status": "incomplete" if incomplete else status,
+                "incomplete_details": {"reason": "max_output_tokens"} if incomplete else None,
+                "error": None if incomplete or end is None or end.problem is None else _problem(end.problem),
                 "model": model_name(state),
                 "instructions": conversation_in(state)[0],
                 "output": tuple(self._output),
@@ -256,6 +264,9 @@ class ResponseWriter:
         yield self._event("response.reasoning_summary_part.done", **place, part=part)
 
     def _ended(self, state: State) -> Iterator[ResponseObject]:
+        if _is_incomplete(state):
+            yield self._event("response.incomplete", response=self.resource(state))
+            return
         try:
             texts = answers(state)
         except NoVerdict as none:
@@ -277,11 +288,11 @@ class ResponseWriter:
             yield self._event("response.output_text.delta", **place, delta=piece, logprobs=())
         yield self._event("response.output_text.done", **place, text=text, logprobs=())
         cited = {"type": "url_citation", "url": f"/deliberations/{state.deliberation_id}"}
-        found = [{**cited, "title": note, "start_index": 0, "end_index": len(text)} for note in notes(state)]
-        for number, note in enumerate(found):
+        annotations = [{**cited, "title": note, "start_index": 0, "end_index": len(text)} for note in notes(state)]
+        for number, note in enumerate(annotations):
             added = {"annotation_index": number, "annotation": note}
             yield self._event("response.output_text.annotation.added", **place, **added)
-        part = _output(text, *found)
+        part = _output(text, *annotations)
         yield self._event("response.content_part.done", **place, part=part)
         yield self._done(status="completed", content=(part,))
 

@@ -1,6 +1,6 @@
 """Bounds on concurrent attempts: per tenant and host, per tenant, and in all.
 
-A receiver that hangs delays no other one; one that keeps failing gets one attempt at a time.
+A receiver that hangs delays no other receiver; a receiver that keeps failing gets one attempt at a time.
 """
 
 import asyncio

@@ -99,7 +99,7 @@ class DeliveryWorker:
         await self.record(_key(fact), Redelivered(fact=fact.subject, number=number, attempt=outcome.attempt))
 
     async def record(self, key: DeliveryKey, record: DeliveryRecord) -> DeliveryRecord:
-        """Store a record unless its subject has one; returns the stored one. Raises JournalUnavailable."""
+        """Store a record unless its subject has a record; returns the stored record. Raises JournalUnavailable."""
         appended = await self.journal.write(key.subject(record), dump(record))
         if isinstance(record, DeliveryEnded) and appended.created:
             self.counts[record.ending] += 1

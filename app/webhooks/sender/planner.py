@@ -58,10 +58,10 @@ class DeliveryPlanner:
 
     async def follow(self, accepted: Record) -> float | None:
         """Make first attempts in the log's order until the end. A failure delays no later event."""
-        found = webhook_of(accepted.data)
-        if found is None:
+        subscribed = webhook_of(accepted.data)
+        if subscribed is None:
             return None
-        fact, webhook = found
+        fact, webhook = subscribed
         tenant = accepted.tokens[1]
         subjects = patterns(tenant, fact, webhook.events)
         until = fact.deadline_at + timedelta(seconds=END_GRACE_S)
@@ -88,7 +88,7 @@ class DeliveryPlanner:
         if events:
             deliberation_id = events[0].tokens[2]
             known = await self._histories(tenant, deliberation_id, "*.failed.1")
-            if any(receiver_gone(each.ended) for each in known.values()):
+            if any(receiver_gone(history.ended) for history in known.values()):
                 return True
             tenant_key = (tenant, deliberation_id)
             for fact in events:
@@ -126,7 +126,7 @@ class DeliveryPlanner:
         own = known.get(key.delivery_id, DeliveryHistory())
         if own.finished or failed.number + 1 in own.failed:
             return
-        if any(receiver_gone(each.ended) for each in known.values()):
+        if any(receiver_gone(history.ended) for history in known.values()):
             await self._worker.record(key, DeliveryEnded(fact=failed.fact, ending="stopped", attempt=None))
         elif pending := await self._pending(key, failed.fact):
             await self._worker.attempt_scheduled(*pending, failed.number + 1)
@@ -148,9 +148,9 @@ class DeliveryPlanner:
 
     async def _pending(self, key: DeliveryKey, subject: str) -> tuple[Accepted, Webhook, Record] | None:
         stem = prefix(key.tenant, key.deliberation_id)
-        found = {record.subject: record for record in await self._journal.last([f"{stem}.*", subject])}
-        acceptance = next((record for name, record in found.items() if is_acceptance(name)), None)
-        accepted = None if acceptance is None or f"{stem}.deleted" in found else webhook_of(acceptance.data)
-        if accepted is None or subject not in found or delivery_id(found[subject]) != key.delivery_id:
+        facts = {record.subject: record for record in await self._journal.last([f"{stem}.*", subject])}
+        acceptance = next((record for name, record in facts.items() if is_acceptance(name)), None)
+        accepted = None if acceptance is None or f"{stem}.deleted" in facts else webhook_of(acceptance.data)
+        if accepted is None or subject not in facts or delivery_id(facts[subject]) != key.delivery_id:
             return None
-        return *accepted, found[subject]
+        return *accepted, facts[subject]

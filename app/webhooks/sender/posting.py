@@ -76,7 +76,7 @@ class _CheckedResolver(AbstractResolver):
 async def system_lookup(host: str, port: int) -> Sequence[str]:
 
     def addresses() -> list[str]:
-        return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        return [str(address[4][0]) for address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
     return await asyncio.get_running_loop().run_in_executor(_LOOKUP_THREADS, addresses)
 
@@ -87,10 +87,8 @@ class Poster:
     def __init__(
         self, rules: Rules, *, timeout_s: float, lookup: Lookup | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._rules = rules
-        self._timeout_s = timeout_s
+        self._rules, self._timeout_s, self._tls = rules, timeout_s, tls
         self._lookup = lookup or system_lookup
-        self._tls = tls
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(
@@ -147,8 +145,10 @@ class Poster:
         return AttemptOutcome(attempt, None if attempt.succeeded else retry_after_s)
 
     async def _answer(self, url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, str | None]:
-        target, parsed = self._rules.check(url), URL(url, encoded=True)
-        if (parsed.scheme, parsed.host, parsed.port) != (target.scheme, target.host, target.port):
+        # One parser decides, and the client gets its spelling. The host stays as DNS has it, in punycode.
+        target = self._rules.check(url)
+        parsed = URL(target.url, encoded=True)
+        if (parsed.scheme, parsed.raw_host, parsed.port) != (target.scheme, target.host, target.port):
             raise UnfitUrl("Parsers disagree on it", "Spell it as browsers do.")
         async with self._session.post(parsed, data=body, headers=headers, allow_redirects=False) as response:
             return response.status, response.headers.get("Retry-After")

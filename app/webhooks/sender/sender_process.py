@@ -16,9 +16,9 @@ from app.log.queue_worker import QueueWorker
 from app.log.signature import LogSigner
 from app.log.stream_settings import STREAM, WEBHOOKS_STREAM
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
+from app.observability.environment import tracer_of_environment
 from app.observability.process import STARTED_AT, VERSIONS, health_server, stop_signal
 from app.observability.replica_status import SENDERS_SUBJECT
-from app.observability.traces import tracer_of_environment
 from app.process_settings import LogAccess, Secrets, WebhookTimeout, listed, setting
 from app.settings import WebhookRules
 from app.webhooks.sender.bulkheads import Bounds, Bulkheads
@@ -88,8 +88,8 @@ class Sender:
     async def describe(self) -> dict[str, Any]:
         shared: dict[str, Any] = {}
         for stream, consumer in ((STREAM, WEBHOOKS_CONSUMER), (WEBHOOKS_STREAM, ATTEMPTS_CONSUMER)):
-            found = await self.journal.request(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}")
-            shared[consumer] = {"new": found.get("num_pending", 0), "taken": found.get("num_ack_pending", 0)}
+            state = await self.journal.request(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}")
+            shared[consumer] = {"new": state.get("num_pending", 0), "taken": state.get("num_ack_pending", 0)}
         return {
             "replica": f"webhooks-{os.getpid()}",
             "started_at": STARTED_AT,
@@ -151,7 +151,7 @@ async def serve(settings: SenderSettings) -> None:
 
 async def _send(settings: SenderSettings, connected: asyncio.Future[Sender]) -> None:
     async with sender_of(settings) as sender:
-        await sender.journal.answer(SENDERS_SUBJECT, sender.describe)
+        await sender.journal.answer(SENDERS_SUBJECT, lambda _: sender.describe())
         connected.set_result(sender)
         log.info("webhooks_sending")
         await sender.run()

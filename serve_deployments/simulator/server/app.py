@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from serve_deployments.simulator.lacks import BEHIND_PROXY, Lack, refuse_lacking
+from serve_deployments.simulator.lacks import Lack, refuse_lacking
 from serve_deployments.simulator.recorded import recorded_replies
 from serve_deployments.simulator.script import FaultKind, FaultPlan, Script
 from serve_deployments.simulator.server.calls import CallLedger, ServedRequest
@@ -123,8 +123,6 @@ class Simulator:
         self._check_length(request, prompt.tokens)
         script, seed = self._script, self._settings.seed
         refuse_lacking(script.lacks, request, conversation)
-        if Lack.CHOICES in script.lacks:
-            request = request.model_copy(update={"n": 1})
         fault = None
         if script.faults:
             text = f"{header}\n{prompt.rendered}"
@@ -180,20 +178,20 @@ class Simulator:
 
     def _prefill(self, generation: Generation) -> int:
         request, prompt = generation.request, generation.prompt
-        found = [
+        hits = [
             self._prefixes.admit(prompt.blocks, prompt.tokens, request.cache_salt) for _ in range(request.sequences)
         ]
-        self._metrics.prefix_hits.inc(sum(found))
-        self._metrics.prefix_queries.inc(prompt.tokens * len(found))
-        self._metrics.prompt_tokens.inc(prompt.tokens * len(found))
-        return found[0]
+        self._metrics.prefix_hits.inc(sum(hits))
+        self._metrics.prefix_queries.inc(prompt.tokens * len(hits))
+        self._metrics.prompt_tokens.inc(prompt.tokens * len(hits))
+        return hits[0]
 
     # --- the other routes ------------------------------------------------------------------------------------------
 
     async def _models(self, exchange: Exchange) -> None:
         settings = self._settings
         card = {"id": settings.model, "object": "model", "created": self._created_s}
-        card["owned_by"] = "another" if set(self._script.lacks) - BEHIND_PROXY else "simulator"
+        card["owned_by"] = "another" if set(self._script.lacks) - {Lack.TOOLS} else "simulator"
         card |= {"root": settings.model, "parent": None, "max_model_len": settings.max_model_len, "permission": []}
         await _json(exchange, {"object": "list", "data": [card]})
 

@@ -58,7 +58,7 @@ class CallLedger:
         self._total["aborted_tokens"] += tokens_written
 
     def end(self, served: ServedRequest, outcome: Literal["finished", "aborted", "failed"]) -> None:
-        """Count how a request ended; a refused one, and one that a scripted fault broke off, has failed."""
+        """Count how a request ended; a refused request, and a request that a scripted fault broke off, has failed."""
         served.outcome = outcome
         self._count(served, outcome)
 

@@ -109,11 +109,11 @@ def _called(
 
     Without a further call the object names none.
     """
-    asked = form is not None and any("tool" in each.get("properties", ()) for each in form.get("anyOf", ()))
+    asked = form is not None and any("tool" in branch.get("properties", ()) for branch in form.get("anyOf", ()))
     if not request.tools and not asked:
         return None
-    offered = [OfferedTool(each.function.name, each.function.parameters) for each in request.tools or ()]
-    scripted = [(each.name, each.arguments) for each in script.tool_calls]
+    offered = [OfferedTool(tool.function.name, tool.function.parameters) for tool in request.tools or ()]
+    scripted = [(scripted_call.name, scripted_call.arguments) for scripted_call in script.tool_calls]
     call = next_call(offered or listed_tools(prompt.texts), prompt.texts, scripted, script.tool_uses)
     if asked:
         text = '{"tool":null}' if call is None else call.as_object

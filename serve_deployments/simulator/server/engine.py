@@ -38,7 +38,7 @@ class SequenceSlots:
         if turn.done() and not turn.cancelled():
             self.running -= need
         else:
-            self._queue = [each for each in self._queue if each[-1] is not turn]
+            self._queue = [waiting for waiting in self._queue if waiting[-1] is not turn]
             self.waiting -= need
         self._grant()
 

@@ -4,6 +4,7 @@ As in vLLM, a field of the wrong type is a "Bad Request", with `param` from the 
 is a "BadRequestError", with `param` the field alone.
 """
 
+import hashlib
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from serve_deployments.simulator.server.exchange import RequestRefused, bad_request
 
 SEQUENCES_MAX = 128
+PICTURE_TOKENS = 64
 _INT64 = 2**63
 _BOUND_ERRORS = frozenset(("greater_than", "greater_than_equal", "less_than_equal", "string_too_short"))
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -27,6 +29,7 @@ class _Body(BaseModel):
 class _Part(_Body):
     type: str = "text"
     text: str | None = None
+    image_url: dict[str, Any] | None = None
 
 
 class _Message(_Body):
@@ -138,10 +141,19 @@ def _conversation(messages: list[_Message]) -> Conversation:
 def _text(content: str | list[_Part] | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    for part in content:
-        if part.type not in ("text", "input_text") or part.text is None:
-            raise bad_request(f"At most 0 {part.type}(s) may be provided in one prompt: this model reads text only.")
-    return "\n".join(part.text or "" for part in content)
+    return "\n".join(map(_shown, content))
+
+
+def _shown(part: _Part) -> str:
+    """The text of a part; a picture stands as a word for each of its tokens."""
+    if part.type == "image_url" and part.image_url is not None:
+        url = str(part.image_url.get("url", ""))
+        if not url.startswith("data:image/"):
+            raise bad_request("This model takes pictures as data URLs.")
+        return " ".join([f"picture-{hashlib.sha256(url.encode()).hexdigest()[:8]}"] * PICTURE_TOKENS)
+    if part.type not in ("text", "input_text") or part.text is None:
+        raise bad_request(f"At most 0 {part.type}(s) may be provided in one prompt: this model reads no such part.")
+    return part.text
 
 
 def output_form(request: CompletionRequest) -> dict[str, Any] | None:

@@ -101,7 +101,7 @@ class OutputWriter:
                 return self._critique(properties["issues"].get("maxItems"))
             if set(properties) == {"notes_a", "notes_b", "winner", "margin"}:
                 return self._pair()
-            if properties and all(_is_scored(each) for each in properties.values()):
+            if properties and all(_is_scored(property_schema) for property_schema in properties.values()):
                 return self._scores(properties)
             return self._plain(schema)
         except (TypeError, ValueError, KeyError, IndexError, AttributeError) as exc:

@@ -83,8 +83,8 @@ EXERCISES = (
 
 def exercise(entry_point: str, task: str) -> Exercise | None:
     words = f"{entry_point} {task}".replace("_", " ")
-    found = ((re.search(rf"\b(?:{each.cue})", words, re.IGNORECASE), each) for each in EXERCISES)
-    named = ((cue.start(), each) for cue, each in found if cue is not None)
+    cues = ((re.search(rf"\b(?:{candidate.cue})", words, re.IGNORECASE), candidate) for candidate in EXERCISES)
+    named = ((cue.start(), candidate) for cue, candidate in cues if cue is not None)
     return min(named, key=lambda first: first[0], default=(0, None))[1]
 
 

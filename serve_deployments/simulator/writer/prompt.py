@@ -33,8 +33,8 @@ class PromptReader:
 
     @cached_property
     def task(self) -> str:
-        found = _TASK.search(self._text)
-        return (found.group(1).strip() if found else "") or self._last
+        match = _TASK.search(self._text)
+        return (match.group(1).strip() if match else "") or self._last
 
     @cached_property
     def title(self) -> str:
@@ -43,13 +43,13 @@ class PromptReader:
 
     @cached_property
     def _fenced(self) -> list[tuple[str, str]]:
-        return [(found["heading"].lower(), found["text"]) for found in _FENCED.finditer(self._text)]
+        return [(match["heading"].lower(), match["text"]) for match in _FENCED.finditer(self._text)]
 
     @cached_property
     def tool_results(self) -> list[tuple[str, str]]:
         """The first line of each result of a tool, with the tool's name."""
-        found = ((re.match(r"result of tool (\S+), use", heading), text) for heading, text in self._fenced)
-        return [(name[1], text.strip().partition("\n")[0]) for name, text in found if name]
+        results = ((re.match(r"result of tool (\S+), use", heading), text) for heading, text in self._fenced)
+        return [(name[1], text.strip().partition("\n")[0]) for name, text in results if name]
 
     def _under(self, word: str) -> str:
         return next((text for heading, text in self._fenced if word in heading), "")
@@ -82,8 +82,8 @@ class PromptReader:
     def entry_point(self) -> str:
         """The first function that the task, or else a given test, names; `solve` when there is none."""
         for text in (self.task, self._under("tests")):
-            found = sorted(_FUNCTION.findall(text), key=lambda each: not each[0])
-            names = map("".join, found)
+            matches = sorted(_FUNCTION.findall(text), key=lambda match: not match[0])
+            names = map("".join, matches)
             named = next((name for name in names if not keyword.iskeyword(name) and not hasattr(builtins, name)), None)
             if named is not None:
                 return named

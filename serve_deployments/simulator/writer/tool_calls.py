@@ -27,13 +27,13 @@ class WrittenCall(NamedTuple):
 def listed_tools(texts: Sequence[str]) -> list[OfferedTool]:
     """The tools that a prompt lists as text, one on each line."""
     _, _, listing = texts[-1].partition(_LISTED)
-    found: list[OfferedTool] = []
+    tools: list[OfferedTool] = []
     for line in listing.splitlines():
         if not line.startswith("{"):
             break
         function: dict[str, Any] = json.loads(line)
-        found.append(OfferedTool(function["name"], function["parameters"]))
-    return found
+        tools.append(OfferedTool(function["name"], function["parameters"]))
+    return tools
 
 
 def next_call(

@@ -20,7 +20,7 @@ from app.settings import Settings, check_exposure
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play, revoke
 from tests.components.openapi.documented import filled, operations
 from tests.components.routes.listening import listening
-from tests.components.routes.served import COORDINATOR, Served, served
+from tests.components.routes.served import ANSWERING, Served, served
 from tests.conditions import until
 from tests.fakes import FakeClock, InMemoryJournal
 from tests.story import NOW
@@ -124,7 +124,7 @@ async def test_a_key_is_valid_until_expiry_or_revocation(gateway: Served) -> Non
 
 
 async def test_answers_503_until_the_keys_are_loaded() -> None:
-    journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
+    journal = InMemoryJournal(replies=dict(ANSWERING))
     async with served(journal=journal, key_pepper=PEPPER) as gateway:
         ring = gateway.gateway["access"].keyring
         assert ring is not None
@@ -136,9 +136,9 @@ async def test_answers_503_until_the_keys_are_loaded() -> None:
         assert [error["pointer"] for error in ready.json()["errors"]] == ["keys"]
         assert "nats" not in ready.text
         ring.caught_up = True
-        gateway.gateway["readiness"].clear()
+        gateway.gateway["surveyor"].forget()
         assert (await gateway.client.get("/readyz")).json()["checks"] == [
-            "journal", "streams", "catalog", "keys", "coordinator",
+            "journal", "streams", "catalog", "keys", "coordinator", "roles",
         ]  # fmt: skip
 
 
@@ -335,12 +335,23 @@ _ANSWERS: Mapping[str, str] = {
     "quote_deliberation": "calls, tokens and cost of the request; with `read` by the tenant's means",
     "cancel_deliberation": _OUTLINE,
     "delete_deliberation": "nothing",
+    "create_file": "what the file is",
+    "list_files": "the tenant's files: names, types, sizes",
+    "get_file": "one file likewise",
+    "get_file_content": "its bytes",
+    "delete_file": "nothing",
+    "create_openai_file": "what the file is",
+    "list_openai_files": "the tenant's files: names, types, sizes",
+    "get_openai_file": "one file likewise",
+    "get_openai_file_content": "its bytes",
+    "delete_openai_file": "the id",
     "create_chat_completion": "the verdict",
     "create_response": "the verdict, and the members' work",
     "get_response": "the verdict, the members' work, instructions, metadata",
     "cancel_response": "the verdict, the members' work, instructions, metadata",
     "delete_response": "the id",
     "list_input_items": "the conversation",
+    "refuse_operation": "nothing",
     "run_agent": "the verdict, and the members' work, as it happens",
     "connect_agent": "the conversation, the verdict, and the members' work, as it happens",
     "approve_plan": "the plan's story, and the status of each role",
@@ -360,8 +371,7 @@ _ANSWERS: Mapping[str, str] = {
     "list_models": "every strategy with every role",
     "get_model": "one model likewise",
     "get_metrics": "counts over all tenants, by role and engine; spends by tenant",
-    "get_cluster": "replicas, hosts, engines, streams and queues",
-    "get_diagnosis": "faults, hosts, engines and remedies",
+    "get_status": "faults and remedies; replicas, hosts, engines, streams and queues",
     "list_keys": "the tenant's keys without their secrets",
     "create_key": "the new key, this once; it has no right that the caller's lacks, and ends with it",
     "revoke_key": "nothing",

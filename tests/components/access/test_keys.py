@@ -85,7 +85,7 @@ async def test_facts_of_keys_may_come_in_any_order_and_more_than_once() -> None:
         for record in records:
             fact = pepper.verified(record)
             assert fact is not None
-            book.take(fact)
+            book.apply(fact)
         key_id = key_id_of(key) or ""
         assert book.good(key_id) is None
         assert book.keys[key_id].caller.tenant == "acme"

@@ -1,5 +1,4 @@
 import asyncio
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,8 +10,8 @@ import yaml
 
 from app.main import main
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
-from tests.components.admission.test_spends import spend
-from tests.components.routes.served import COORDINATOR, Served, served
+from tests.components.admission.spends import spend
+from tests.components.routes.served import AGENT, ANSWERING, Served, served
 from tests.fakes import InMemoryJournal
 
 PRICES = {"currency": "USD", "prompt": 1, "completion": 1}
@@ -36,7 +35,7 @@ def roles_file(tmp_path: Path) -> Path:
 
 
 def new_journal() -> InMemoryJournal:
-    return InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
+    return InMemoryJournal(replies={**ANSWERING, "control.role.QA": [{**AGENT, "role": "QA"}]})
 
 
 @asynccontextmanager
@@ -149,17 +148,6 @@ async def test_one_tenant_alone_may_have_a_limit(roles_file: Path) -> None:
         assert (await gateway.post({"task": "t"})).json()["detail"] == (
             "This tenant has spent 0 USD of 0 USD today in UTC."
         )
-
-
-async def test_a_limit_without_prices_ends_the_process_of_plans_with_one_line() -> None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "app.planning",
-        env={"SPENDS_PER_DAY": "acme=5", "PATH": ""}, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    _, printed = await process.communicate()
-
-    assert process.returncode == 2 and printed.count(b"\n") == 1
-    assert printed.startswith(b"SPENDS_PER_DAY: role") and b"or leave SPENDS_PER_DAY out." in printed
 
 
 def test_a_limit_without_prices_ends_the_start_with_one_line(

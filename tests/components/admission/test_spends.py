@@ -3,22 +3,20 @@ from typing import Any
 
 import pytest
 
-from app.admission.spends import DailySpends, SpendLimits, record_spend, spend_subject
+from app.admission.spends import DailySpends, SpendLimits, record_spend
 from app.api.refusals import SpendExhausted
 from app.deliberation.calls import Usage, UsageCost
-from app.deliberation.errors import InvalidRequest, JournalUnavailable
-from app.deliberation.fold import State, fold
+from app.deliberation.decider import failed
+from app.deliberation.errors import InvalidRequest, JournalUnavailable, Poisoned
+from app.deliberation.facts import Failed
+from app.deliberation.fold import fold
 from app.deliberation.roles import parse_roles
+from tests.components.admission.spends import spend
 from tests.fakes import FakeClock, InMemoryJournal
 from tests.story import NOW, Story
 
 LIMITS = SpendLimits("USD", Decimal(5), {"globex": Decimal(20)})
 PRICES = {"currency": "USD", "prompt": 1, "completion": 1}
-
-
-async def spend(journal: InMemoryJournal, id: str, amount: str, tenant: str = "acme", *, currency: str = "USD") -> None:
-    data = f'{{"amount": {amount}, "currency": "{currency}"}}'.encode()
-    await journal.write(spend_subject(NOW.date(), tenant, id), data)
 
 
 async def read(spends: DailySpends, journal: InMemoryJournal) -> None:
@@ -31,7 +29,7 @@ async def spends_of(journal: InMemoryJournal, clock: FakeClock | None = None) ->
     return found
 
 
-def ended(*costs: UsageCost | None) -> State:
+def ended(*costs: UsageCost | None) -> Failed:
     story = Story("d1")
     agents = [f"dev-00{place}" for place in range(1, len(costs) + 1)]
     answers = [
@@ -40,7 +38,9 @@ def ended(*costs: UsageCost | None) -> State:
     ]
     state = fold(enumerate([story.accepted(), story.opened(), *answers], start=1))
     assert state is not None
-    return state
+    end = failed(state, NOW, Poisoned("p")).fact
+    assert isinstance(end, Failed)
+    return end
 
 
 def usd(amount: str) -> UsageCost:
@@ -175,8 +175,8 @@ async def test_nothing_is_accepted_before_the_day_was_read_where_there_is_a_limi
 
 async def test_the_cost_of_all_calls_is_recorded_once() -> None:
     journal = InMemoryJournal()
-    await record_spend(journal, "acme", ended(usd("0.5"), usd("0.25")), NOW)
-    await record_spend(journal, "acme", ended(usd("9")), NOW)
+    await record_spend(journal, "acme", ended(usd("0.5"), usd("0.25")))
+    await record_spend(journal, "acme", ended(usd("9")))
 
     (record,) = journal.records
     assert (record.subject, record.data) == ("spends.2026-01-01.acme.d1", b'{"amount":0.75,"currency":"USD"}')
@@ -184,7 +184,7 @@ async def test_the_cost_of_all_calls_is_recorded_once() -> None:
 
 async def test_without_a_price_nothing_is_recorded() -> None:
     journal = InMemoryJournal()
-    await record_spend(journal, "acme", ended(None, None), NOW)
+    await record_spend(journal, "acme", ended(None, None))
     assert journal.records == []
 
 

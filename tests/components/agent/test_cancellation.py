@@ -53,7 +53,7 @@ async def test_hears_stops_stored_before_and_after_it_subscribes(
     stops = CancellationListener(journal, stop_nothing)
     if when == "before":
         await journal.append("default", fact)
-    await stops.hear("default", "d", accepted_sequence=0)
+    await stops.watch("default", "d", accepted_sequence=0)
     if when == "after":
         await journal.append("default", fact)
     assert all(stops.why("d", stage) for stage in stopped)
@@ -67,9 +67,9 @@ async def test_reads_an_older_deliberation_once_and_a_newer_one_never() -> None:
     await journal.append("default", cancel("old"))
     stops = CancellationListener(journal, stop_nothing)
     for _ in range(3):
-        await stops.hear("default", "old", accepted_sequence=0)
+        await stops.watch("default", "old", accepted_sequence=0)
     assert journal.reads == 1
-    await stops.hear("default", "new", accepted_sequence=1)
+    await stops.watch("default", "new", accepted_sequence=1)
     assert journal.reads == 1
 
 
@@ -77,11 +77,11 @@ async def test_reads_a_forgotten_deliberation_again() -> None:
     journal = CountingJournal()
     stops = CancellationListener(journal, stop_nothing)
     with patch("serve_deployments.agent.cancellation.REMEMBERED_MAX", 2):
-        await stops.hear("default", "d1", accepted_sequence=0)
+        await stops.watch("default", "d1", accepted_sequence=0)
         for name in ("d1", "d2", "d3"):
             await journal.append("default", cancel(name))
         assert stops.why("d1", 1) is None and stops.why("d3", 1) is not None
-        await stops.hear("default", "d1", accepted_sequence=0)
+        await stops.watch("default", "d1", accepted_sequence=0)
     assert stops.why("d1", 1) is not None and journal.reads == 1
 
 
@@ -93,7 +93,7 @@ async def test_a_stop_stored_without_a_connection_stops_running_calls() -> None:
         stopped.append((deliberation_id, stage, why))
 
     stops = CancellationListener(journal, stop)
-    await stops.hear("default", "d", accepted_sequence=0)
+    await stops.watch("default", "d", accepted_sequence=0)
     keeping = asyncio.create_task(stops.keep(lambda: {("default", "d")}, lambda: False))
     journal.records.append((await InMemoryJournal().append("default", cancel("d"))).record)
     assert stopped == []
@@ -107,7 +107,7 @@ async def test_a_stop_stored_without_a_connection_stops_running_calls() -> None:
 async def test_unsubscribes_while_idle_and_subscribes_again() -> None:
     journal = InMemoryJournal()
     stops = CancellationListener(journal, stop_nothing)
-    await stops.hear("default", "d", accepted_sequence=0)
+    await stops.watch("default", "d", accepted_sequence=0)
     with patch("serve_deployments.agent.cancellation.IDLE_AFTER_S", 0.01):
         keeping = asyncio.create_task(stops.keep(set, lambda: True))
         await until(lambda: not journal.listeners)
@@ -115,5 +115,5 @@ async def test_unsubscribes_while_idle_and_subscribes_again() -> None:
         await asyncio.wait({keeping})
     await journal.append("default", cancel("d"))
     assert stops.why("d", 1) is None
-    await stops.hear("default", "d", accepted_sequence=0)
+    await stops.watch("default", "d", accepted_sequence=0)
     assert stops.why("d", 1) is not None

@@ -7,12 +7,15 @@ import pytest
 from app.deliberation.calls import Usage
 from app.deliberation.errors import AnswerWithheld, CallFailure, EngineUnavailable
 from serve_deployments.agent.call import ATTEMPTS_MAX, CallRun
+from serve_deployments.agent.inputs import Inputs
 from serve_deployments.engine.limits import RetryBudget
 from serve_deployments.engine.replies import EngineReply
 from serve_deployments.engine.state import RetryLater
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
-from tests.integration.agent.test_agent_replica import ANSWER, call, request
+from tests.integration.agent.scripted_engine import ANSWER
+from tests.integration.agent.stage_runs import call, request
+from tests.memory_inputs import MemoryInputs
 
 REFUSED = RetryLater("the engine answered 503", after_s=0)
 
@@ -25,6 +28,7 @@ class Refused(CallRun):
             journal=InMemoryJournal(),
             engines=SimpleNamespace(retries=budget, engines=[], told_to_wait_s=lambda: told_s),
             count=self._count,
+            inputs=Inputs(MemoryInputs()),
         )
         asked = request((call(),), deadline_s=left_s)
         super().__init__(context, asked, call(), 0, asked.asked_at)

@@ -12,7 +12,8 @@ from app.deliberation.errors import InvalidOutput
 from app.deliberation.outputs import Output
 from serve_deployments.agent.validation import ON_LOOP_CHARS_MAX, valid_reply
 from serve_deployments.engine.replies import EngineReply, Meter, StreamedChoice
-from tests.integration.agent.test_agent_replica import ANSWER, call
+from tests.integration.agent.scripted_engine import ANSWER
+from tests.integration.agent.stage_runs import call
 from tests.integration.engine.raw_engine import RECORDED
 
 PLAIN = {"reasoning": "r", "answer": "42", "confidence": 90}
@@ -23,7 +24,7 @@ RIGHT: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "13b": (PLAIN, ("confidence",)),
     "13e": (PLAIN, ("extra_fields",)),
     "13f": (PLAIN, ("text",)),
-    "13g": ({**PLAIN, "answer": '{"x": 1}'}, ("text",)),
+    "13g": ({**PLAIN, "answer": '{"x": 1}'}, ("json",)),
     "15": (PLAIN, ()),
     "16a": (PLAIN, ()),
 }
@@ -47,7 +48,7 @@ async def test_a_reply_that_holds_an_answer_is_one(case: str) -> None:
 
 async def test_the_case_of_endless_blanks_was_cut_off() -> None:
     assert reply_of("15").finish_reason == "length"
-    with pytest.raises(InvalidOutput, match=r"cut off at max_tokens=\d+; raise sampling.max_tokens"):
+    with pytest.raises(InvalidOutput, match=r"cut off at its limit of [\d,]+ tokens; raise that limit"):
         cut = StreamedChoice(call(), "trace", None, Meter(call()), texts=[ANSWER[:20]], finish_reason="length")
         await valid_reply(call(), cut.reply(None))
 

@@ -1,13 +1,15 @@
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from pydantic import Field, ValidationError
 
-from app.api.problems import InvalidJson, ValidationFailed, body_problems
-from app.api.request_body import checked_json
-from app.api.requests import DeliberationRequest
+from app.api import problems
+from app.api.problems import ERRORS_MAX, InvalidJson, ValidationFailed, body_problems
+from app.api.request_body import JSON_VALUES_MAX, checked_json, parsed_body
+from app.api.requests import TASK_CHARS_MAX, DeliberationRequest
 from app.api.schemas import FieldProblem
 from app.deliberation.specification import DEFAULT_RUBRIC
 from app.deliberation.strategies import STRATEGIES
@@ -36,8 +38,8 @@ def faults(body: object) -> dict[str, FieldProblem]:
 
 BOUNDS: list[tuple[str, object, bool]] = [
     ("/task", "x", True),
-    ("/task", "x" * 32_768, True),
-    ("/task", "x" * 32_769, False),
+    ("/task", "x" * TASK_CHARS_MAX, True),
+    ("/task", "x" * (TASK_CHARS_MAX + 1), False),
     ("/task", "", False),
     ("/task", " \n", False),
     ("/task", 5, False),
@@ -173,6 +175,29 @@ def test_problems_are_bounded_and_never_quote_values() -> None:
 def test_rejects_json_that_parsers_read_differently(content: bytes) -> None:
     with pytest.raises(InvalidJson):
         checked_json(content)
+
+
+def test_a_body_has_no_more_values_than_its_bound() -> None:
+    most = json.dumps({"a": [{"b": 0}] * ((JSON_VALUES_MAX - 2) // 2)}).encode()
+    assert checked_json(most) == most
+    with pytest.raises(InvalidJson, match="more than 10,000 values"):
+        checked_json(json.dumps({"a": [0] * JSON_VALUES_MAX}).encode())
+
+
+def test_of_many_faults_the_first_are_described_and_the_others_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A description takes ten times the validation of its value."""
+    described: list[str] = []
+
+    def described_at(location: Sequence[int | str]) -> str:
+        described.append(str(location))
+        return described[-1]
+
+    monkeypatch.setattr(problems, "pointer", described_at)
+    body = {"task": "t", **{f"f{number}": number for number in range(9_000)}}
+    with pytest.raises(ValidationFailed) as refused:
+        parsed_body(json.dumps(body).encode(), DeliberationRequest)
+    assert len(refused.value.errors) == len(described) == ERRORS_MAX
+    assert "`errors` names 63 of 8999 more." in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,6 @@ def test_a_name_that_is_close_to_none_gets_no_suggestion(given: object) -> None:
 
 
 async def test_a_body_full_of_unknown_fields_is_refused_quickly_and_in_bounds(gateway: Served) -> None:
-    refused = await gateway.post({"task": "t", **{f"num_agent{n}": 1 for n in range(10_000)}})
+    refused = await gateway.post({"task": "t", **{f"num_agent{n}": 1 for n in range(9_000)}})
     assert refused.status_code == 422
     assert len(refused.json()["errors"]) == 64

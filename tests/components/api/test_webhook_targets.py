@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.api.webhook_targets import Rules, Target, UnfitUrl, address_refused, parsed
+from tests.reported_inputs import REPORTED, reported
 
 RULES = Rules.of([443, 8443], ["receiver.test", "10.0.0.9:9000"])
 SPECIAL = (
@@ -134,9 +135,53 @@ def test_parsing_any_url_raises_nothing_but_unfit_url(url: str) -> None:
     except UnfitUrl as unfit:
         assert str(unfit) and unfit.remedy
     else:
-        assert parsed(str(target)) == target
+        assert parsed(target.url) == target
 
 
 def test_a_target_shows_neither_path_nor_query() -> None:
     assert str(Target("https", "::1", 443)) == "https://[::1]:443"
     assert str(parsed("https://hooks.example.com/secret?token=1")) == "https://hooks.example.com:443"
+
+
+@pytest.mark.parametrize(
+    ("url", "cause"),
+    [
+        ("https://hooks_1.example.com/x", "underscore"),
+        ("https://hooks.example.com./x", "ends with a dot"),
+        ("https://hooks.example.com/#top", "fragment"),
+        ("https://bücher.example/x", "other characters than ASCII"),
+        ("https://hooks.example.com/a b", "must escape"),
+        ("https://hooks.example.com/ä", "must escape"),
+        ("ftp://hooks.example.com/x", "scheme is ftp"),
+        ("https://hooks.example.com:https/x", "cannot be read"),
+        ("HTTPS://USER@HOOKS.EXAMPLE.COM/x", "credentials"),
+        (f"https://hooks.example.com/{'a' * 2_048}", "too long"),
+    ],
+)
+def test_a_url_is_refused_for_its_own_fault(url: str, cause: str) -> None:
+    with pytest.raises(UnfitUrl, match=cause):
+        RULES.check(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "requested"),
+    [
+        ("HTTPS://Hooks.Example.com/X?Y=Z", "https://hooks.example.com:443/X?Y=Z"),
+        ("https://hooks.example.com:/x", "https://hooks.example.com:443/x"),
+        ("https://hooks.example.com?x", "https://hooks.example.com:443/?x"),
+        ("https://[2606:4700:0:0::1111]/x", "https://[2606:4700::1111]:443/x"),
+        ("https://XN--BCHER-KVA.example/x", "https://xn--bcher-kva.example:443/x"),
+    ],
+)
+def test_a_url_is_requested_in_one_spelling(url: str, requested: str) -> None:
+    assert RULES.check(url).url == requested
+
+
+@pytest.mark.parametrize("name", reported("webhook URLs"))
+def test_a_reported_url_is_taken_or_refused_for_its_own_fault(name: str) -> None:
+    url, expected = REPORTED[name]["input"]["request"]["webhook"]["url"], REPORTED[name]["expected"]
+    if "refused" in expected:
+        with pytest.raises(UnfitUrl, match=expected["refused"]):
+            RULES.check(url)
+    else:
+        assert RULES.check(url).url == expected["requested"]

@@ -14,7 +14,8 @@ from app.archive.database.migrate import migrate
 from app.archive.database.rows import Written
 from app.archive.database.store import Archived, RowFilter, Store
 from app.archive.transfer import export_archive, import_archive
-from app.deliberation.facts import Deleted
+from app.deliberation.announcements import announcement
+from app.deliberation.facts import Completed, Deleted
 from app.deliberation.fold import state_of
 from app.log.stream_settings import DAY_S
 from app.settings import ARCHIVE_RETENTION_S
@@ -148,6 +149,20 @@ async def test_a_deletion_reaches_the_archive_at_once(gateway: Served, database_
     assert deleted.status_code == 204
     assert [response.status_code for response in again] == [410, 410]
     assert all("has been deleted" in response.json()["detail"] for response in again)
+
+
+async def test_a_deletion_of_what_the_archive_alone_holds_erases_its_announcement(
+    gateway: Served, database_url: str
+) -> None:
+    ids = [await ended(gateway) for _ in range(2)]
+    for id in ids:
+        end = Completed(deliberation_id=id, ts=gateway.clock.now())
+        await gateway.journal.announce(announcement("default", end, None))
+        await archive(gateway, database_url, id)
+        leave_the_log(gateway, id)
+
+    assert (await gateway.client.delete(f"/deliberations/{ids[0]}")).status_code == 204
+    assert list(gateway.journal.announced) == [ids[1]]
 
 
 @pytest.mark.parametrize("database", ["holds it still", "is away"])

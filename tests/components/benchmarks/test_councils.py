@@ -5,7 +5,7 @@ import pytest
 from benchmarks.engines.councils import Bare, Product, bounded, run
 from benchmarks.engines.gpu import model_of
 from benchmarks.prefix import ROLES
-from tests.integration.simulator.test_simulator_server import running
+from tests.integration.simulator.server_process import running
 
 
 @pytest.mark.parametrize("side", ["product", "bare script"])

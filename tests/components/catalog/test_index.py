@@ -8,24 +8,14 @@ from datetime import timedelta
 
 import pytest
 
-from app.admission.backlog import Backlog
 from app.catalog.index import Catalog, patterns
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, Fact, Failed
 from app.deliberation.ports import Record
+from tests.components.catalog.catalogs import catalog, entries_of
 from tests.conditions import until
 from tests.fakes import FakeClock, InMemoryJournal, subject_matches
 from tests.story import NOW, Story
-
-
-def catalog(clock: FakeClock | None = None) -> Catalog:
-    clock = clock or FakeClock(NOW)
-    return Catalog(clock, Backlog(clock, 1_000, {}), retention_s=3_600)
-
-
-def entries_of(kept: Catalog, tenant: str = "default") -> list[tuple[str, str]]:
-    kept.caught_up = True
-    return [(entry.id, entry.status) for entry in sorted(kept.running(tenant), key=lambda each: -each.sequence)]
 
 
 async def journal_of(*facts: Fact, tenant: str = "default") -> InMemoryJournal:

@@ -28,6 +28,7 @@ from app.deliberation.strategies import STRATEGIES
 from app.openapi.document import document
 from app.openapi.examples import composed
 from app.sse import Frame
+from tests.components.routes.replica_replies import troubled
 from tests.fakes import FakeClock, drive
 
 ID = "council-1"
@@ -196,7 +197,8 @@ class StubGateway:
             ("GET", f"{path}/events", self._events),
             ("POST", f"{path}/cancel", self._cancel),
             ("GET", "/roles", self._roles),
-            ("GET", "/cluster", lambda _: JSONResponse(composed(_SCHEMAS["Cluster"], _SCHEMAS))),
+            ("GET", "/readyz", lambda _: JSONResponse(composed(_SCHEMAS["Ready"], _SCHEMAS))),
+            ("GET", "/status", lambda _: JSONResponse(composed(_SCHEMAS["Installation"], _SCHEMAS))),
             ("GET", "/strategies", self._strategies),
         ]
         return Starlette(routes=[Route(path, self._wrapped(work), methods=[method]) for method, path, work in routes])
@@ -254,7 +256,13 @@ class StubGateway:
             "in_flight": 0,
             "engines": [
                 {"url": "http://engine", "healthy": True, "circuit": "closed", "models": [MODEL]},
-                {"url": "http://away", "healthy": False, "circuit": "open", "models": []},
+                {
+                    "url": "http://away",
+                    "healthy": False,
+                    "circuit": "open",
+                    "models": [],
+                    "trouble": troubled("refused", "connection refused"),
+                },
             ],
         }
         role: dict[str, Any] = {

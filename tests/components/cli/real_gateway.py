@@ -9,13 +9,15 @@ from typing import Any, Self, TypeVar, cast
 import structlog
 import uvicorn
 from starlette.types import Receive, Scope, Send
+from typer.testing import CliRunner, Result
 
+from app.cli import cli
 from app.deliberation.errors import JournalUnavailable
-from tests.components.routes.served import APP, ARCHIVE_PATHS, COORDINATOR, SENDER, Served, served
+from tests.components.routes.served import ANSWERING, APP, ARCHIVE_PATHS, SENDER, Served, served
 from tests.fakes import InMemoryJournal
 
 T = TypeVar("T")
-REPLIES = {"control.coordinator": [COORDINATOR], "control.webhooks": [SENDER]}
+REPLIES = {**ANSWERING, "control.webhooks": [SENDER]}
 
 
 class RealGateway:
@@ -68,3 +70,10 @@ class RealGateway:
         self._thread.join()
         self._loop.close()
         structlog.configure(**self._logging)
+
+
+runner = CliRunner()
+
+
+def invoke(gateway: RealGateway, *arguments: str, width: int = 200) -> Result:
+    return runner.invoke(cli, [*arguments, "--url", gateway.url], env={"COLUMNS": str(width)})

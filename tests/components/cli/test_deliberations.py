@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from app.cli import cli
 from app.cli.exits import CommandError
@@ -19,14 +18,12 @@ from app.deliberation.calls import Call
 from app.deliberation.facts import Accepted, CallFinished, decode
 from app.deliberation.strategies import STRATEGIES
 from app.webhooks.resources import Delivery
-from tests.components.cli.real_gateway import RealGateway
-from tests.components.routes.served import Served, played, written
-from tests.components.routes.test_deliberations import decided
+from tests.components.cli.real_gateway import RealGateway, invoke, runner
+from tests.components.routes.served import Served, decided, played, written
 from tests.conditions import until
 from tests.repositories import committed
 from tests.story import Story
 
-runner = CliRunner()
 HOOK = {"url": "https://hooks.example/", "events": ["deliberation.completed", "deliberation.accepted"]}
 # A terminal would obey the escape; Markdown would make a heading and a link of the rest.
 TASK = "Name a colour.\n# Not a heading \x1b[2J\n[a link](http://evil.example)"
@@ -41,10 +38,6 @@ def gateway() -> Iterator[RealGateway]:
 @pytest.fixture(scope="module")
 def council(gateway: RealGateway) -> str:
     return gateway.ended(task=TASK, num_agents=2, webhook=HOOK, metadata={"team": "core"}, seed=7)
-
-
-def invoke(gateway: RealGateway, *arguments: str, width: int = 200) -> Result:
-    return runner.invoke(cli, [*arguments, "--url", gateway.url], env={"COLUMNS": str(width)})
 
 
 def test_show_states_what_was_asked_and_what_was_drawn(gateway: RealGateway, council: str) -> None:

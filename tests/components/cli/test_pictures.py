@@ -16,6 +16,7 @@ from app.cli.render.panels import picture
 from app.cli.render.report import cost_text, deliberation_report, tally_table, votes_text
 from app.cli.render.transcript import transcript
 from app.deliberation.calls import Money, UsageCost
+from app.deliberation.citations import Citation
 from app.deliberation.facts import DEGRADED_REASONS, CallFinished, Fact, FactProblem, StageOpened, Tally
 from app.deliberation.specification import Budget
 from app.deliberation.strategies import STRATEGIES
@@ -98,7 +99,21 @@ def test_a_fused_text_is_attributed_to_its_call() -> None:
     fused = found.verdict.model_copy(update={"winner": None, "call_id": "s4-dev-002", "effective_votes": 2.25})
     text = shown(deliberation_report(found.model_copy(update={"verdict": fused})), width=140)
     assert "The council's answer, from call s4-dev-002" in text and "★" not in text
-    assert "worth 2.2 independent ballots" in text
+    assert "ballots count as 2.2 independent" in text
+
+
+def test_what_an_answer_cites_is_told_with_what_was_not_given() -> None:
+    asked = deliberation(council_of(specification("best_of_n")))
+    assert asked.verdict is not None
+    citations = (
+        Citation(evidence="contract", pages=(3, 4)),
+        Citation(evidence="contract", pages=(99,), fault="unknown_page"),
+        Citation(evidence="annex", fault="unknown_evidence"),
+    )
+    cites = asked.model_copy(update={"verdict": asked.verdict.model_copy(update={"citations": citations})})
+    text = shown(deliberation_report(cites), width=140)
+    for told in ("contract pp. 3, 4", "contract p. 99, which it does not have", "annex, which was not given"):
+        assert f"cites {told}" in text and f"cites {told}" in transcript(cites, [], [])
 
 
 def test_a_running_council_shows_a_lane_for_each_agent(council: Council) -> None:
@@ -139,7 +154,7 @@ def test_a_council_of_long_roles_fits_80_columns_uncut(council: Council) -> None
         assert word in text
     assert "…" not in text.split("margin")[0]
     [margin] = [line for line in text.splitlines() if line.startswith("margin")]
-    assert margin.rstrip().endswith("independent ballots")
+    assert margin.rstrip().endswith("independent")
 
 
 def test_the_cost_fits_80_columns_on_lines_of_its_own(council: Council) -> None:
@@ -232,7 +247,7 @@ def test_events_become_lines(council: Council) -> None:
 
 def test_errors_show_code_fields_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     faults = [FieldFault("/rounds", "too many", "Give 5 or less."), FieldFault("/role", "unknown.")]
-    named = "`errors` names 2 faults."
+    named = "/rounds: too many. Give 5 or less. `errors` names 1 more."
     error = CommandError(Exit.REFUSED, "invalid_request", named, fields=faults, remedy="mend it", request_id="r1")
     print_error(error, as_json=False)
     found = capsys.readouterr()
@@ -252,7 +267,7 @@ def test_errors_show_code_fields_and_remedy(capsys: pytest.CaptureFixture[str]) 
 
 def test_an_error_with_one_fault_or_none_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     faults = [FieldFault("/rounds", "too many", "Give 5 or less.")]
-    named = "`errors` names the fault."
+    named = "/rounds: too many. Give 5 or less."
     print_error(CommandError(Exit.REFUSED, "invalid_request", named, fields=faults, request_id="r1"), as_json=False)
     print_error(CommandError(Exit.USAGE, "usage", "no\nsuch", remedy="mend it"), as_json=False)
     assert capsys.readouterr().err.splitlines() == [

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from app.cli import cli
-from app.cli.commands import COMMANDS, command_of
+from app.cli.commands import COMMANDS, PANELS, command_of
 
 # Each takes a tenth of a second or more to import; `pydantic_settings` and `ray` much more.
 HEAVY = {"fastapi", "httpx", "mcp", "nats", "pydantic_settings", "ray", "sqlalchemy", "starlette"}
@@ -55,3 +55,8 @@ def test_the_table_says_of_each_command_what_the_command_says(name: str) -> None
 
 def test_the_list_of_commands_is_whole() -> None:
     assert set(typer.main.get_command(cli).commands) == {*COMMANDS, "simulator", "worker"}  # type: ignore[attr-defined]
+
+
+def test_every_command_stands_in_one_panel_of_the_help() -> None:
+    listed = [name for names in PANELS.values() for name in names]
+    assert sorted(listed) == sorted({*COMMANDS, "simulator", "worker"})

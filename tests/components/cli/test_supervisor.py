@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from app.cli.exits import CommandError
+from app.cli.exits import CommandError, Exit
 from app.cli.render.progress import (
     TITLES,
     Checklist,
@@ -71,7 +71,7 @@ Check = tuple[float, ChildHealth, Activity]
 def judged(*checks: Check) -> tuple[str, list[str]]:
     history, notices = HealthHistory(0.0), list[str]()
     for now_s, health, activity in checks:
-        notice, reason = history.take(health, now_s, activity)
+        notice, reason = history.observe(health, now_s, activity)
         notices += [notice] if notice else []
         if reason:
             return reason, notices
@@ -167,10 +167,24 @@ def test_every_combination_of_external_parts_has_a_valid_order(tmp_path: Path) -
         layout = planned(tmp_path / str(number), **given)
         children = children_of(layout)
         Supervisor(list(children.values()), layout.stack_run, lambda _: None)
-        assert list(children) == [*names, "ray", "deployer", "webhooks", "archive", "planning", "gateway"]
+        assert list(children) == [*names, "ray", "deployer", "webhooks", "archive", "gateway"]
         assert children.keys() <= set(TITLES)
         assert children["deployer"].fails_with == ("ray",)
         assert children["gateway"].needs == children["deployer"].needs == (("nats",) if "nats" in names else ())
+
+
+def test_no_simulator_starts_where_every_role_names_its_engine(tmp_path: Path) -> None:
+    roles = tmp_path / "roles.yaml"
+    own, default = "DEV: {persona: p, engines: ['http://a']}", "QA: {persona: p}"
+    for declared, simulates in (((own,), False), ((own, default), True)):
+        roles.write_text("roles:\n" + "".join(f"  {role}\n" for role in declared))
+        layout = planned(tmp_path / f"data{simulates}", roles_file=roles)
+        assert (layout.simulates, "simulator" in children_of(layout)) == (simulates, simulates)
+        assert bool(layout.engine_urls) == simulates
+    roles.write_text(f"roles:\n  {own}\n")
+    with pytest.raises(CommandError, match="--simulate has no use") as refused:
+        planned(tmp_path / "unused", roles_file=roles, simulate=("--chunk-tokens", "3"))
+    assert refused.value.exit_code is Exit.USAGE and refused.value.remedy == "omit --simulate"
 
 
 def test_each_child_gets_the_addresses_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +195,7 @@ def test_each_child_gets_the_addresses_of_the_others(tmp_path: Path, monkeypatch
     assert environment["deployer"]["RAY_ADDRESS"] == layout.ray_address
     assert environment["deployer"]["VLLM_URL"] == "http://a,http://b"
     users = {name: each["NATS_URL"] for name, each in environment.items() if "NATS_URL" in each}
-    own = {name: layout.nats_url_of(name) for name in ("webhooks", "archive", "planning", "gateway")}
+    own = {name: layout.nats_url_of(name) for name in ("webhooks", "archive", "gateway")}
     assert users == own | dict.fromkeys(("ray", "deployer"), layout.nats_url_of("agents"))
     assert environment["gateway"]["ROLES_FILE"] == environment["deployer"]["ROLES_FILE"] == str(PACKAGED_ROLES)
     assert environment["gateway"]["PORT"] == layout.url.rpartition(":")[2]
@@ -209,7 +223,7 @@ def test_keys_of_engines_are_in_the_environment_of_agents_alone(
     roles = tmp_path / "roles.yaml"
     roles.write_text(
         "engines:\n  hosted: {url: 'https://a', api_key_env: HOSTED_KEY}\n"
-        "roles:\n  DEV: {persona: p, engines: [hosted]}\n"
+        "roles:\n  DEV: {persona: p, engines: [hosted]}\n  QA: {persona: p}\n"
     )
     layout = planned(tmp_path / "data", roles_file=roles)
     holders = {child.name: {name for name in keys if name in child.environment} for child in stack_children(layout)}
@@ -316,7 +330,7 @@ def test_the_stack_has_the_settings_that_its_parts_read(tmp_path: Path, monkeypa
     children = children_of(layout)
     assert layout.streams == StreamSettings(7_200, 3, 20.0, layout.roles, ("announcements", "texts"))
     assert (children["worker"].stop_within_s, children["gateway"].stop_within_s) == (65, 42)
-    assert "planning" not in children and children["gateway"].environment["PLANNING"] == "False"
+    assert children["gateway"].environment["PLANNING"] == "False"
 
 
 def test_nats_reads_the_path_of_any_data_directory(tmp_path: Path) -> None:
@@ -482,6 +496,26 @@ def test_without_ray_no_child_of_ray_starts_and_only_agents_get_keys(
     assert with_key == {"simulator", "coordinator", "worker"}
     assert children["coordinator"].environment["NATS_URL"] == layout.nats_url_of("agents")
     assert children["worker"].environment["NATS_URL"] == layout.nats_url_of("worker")
+
+
+def test_the_coordinator_gets_what_its_own_agents_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "a-key-of-the-test")
+    monkeypatch.setenv("WORKER_DRAIN", "60")
+    layout = planned(tmp_path, agents="local")
+    children = children_of(layout)
+    assert children.keys().isdisjoint({"ray", "deployer", "worker"}) and not layout.streams.worker_roles
+    with_key = {name for name, child in children.items() if "VLLM_API_KEY" in child.environment}
+    assert with_key == {"simulator", "coordinator"}
+    coordinator = children["coordinator"]
+    assert coordinator.environment["NATS_URL"] == layout.nats_url_of("agents")
+    assert (coordinator.environment["AGENTS"], coordinator.stop_within_s) == ("local", 65)
+
+
+def test_one_stack_refuses_roles_in_ray_beside_roles_in_the_coordinators_process(tmp_path: Path) -> None:
+    (tmp_path / "roles.yaml").write_text("roles: {DEV: {persona: x}, QA: {persona: x, agents: local}}")
+    with pytest.raises(CommandError) as refused:
+        planned(tmp_path / "data", roles_file=tmp_path / "roles.yaml")
+    assert refused.value.exit_code == Exit.USAGE and "role DEV runs in Ray Serve" in str(refused.value)
 
 
 def test_a_role_may_choose_workers_for_itself(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ import pytest
 from app.cli.render.lines import event_line
 from app.deliberation.calls import FactProblem
 from app.deliberation.facts import ToolStarted, ToolUsed
-from tests.components.cli.real_gateway import RealGateway
-from tests.components.cli.test_deliberations import invoke
+from tests.components.cli.real_gateway import RealGateway, invoke
 from tests.components.routes.served import Served
 from tests.story import NOW
 

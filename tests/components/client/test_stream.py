@@ -103,7 +103,7 @@ def test_the_gateway_sets_the_minimum_delay(
     retry_ms: int | None, attempt: int, retry_after_s: float | None, chance: float, delay_s: float
 ) -> None:
     follower = Follower(Waits(first_s=1.0, most_s=30.0))
-    assert not follower.take(Frame("message", "", retry_ms=retry_ms))
+    assert not follower.feed(Frame("message", "", retry_ms=retry_ms))
     assert follower.delay_s(attempt, retry_after_s, chance) == pytest.approx(delay_s)
 
 

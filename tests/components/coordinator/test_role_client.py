@@ -14,9 +14,9 @@ from app.deliberation.outputs import Output
 from app.deliberation.specification import Priority
 from serve_deployments.coordinator import coordinator
 from serve_deployments.coordinator.coordinator import RoleClient
-from serve_deployments.coordinator.work import Work, WorkState
+from serve_deployments.coordinator.execution import Execution, ExecutionState
 from serve_deployments.deployments import Handle, RayAgents
-from tests.components.coordinator.works import running
+from tests.components.coordinator.executions import running
 from tests.unit.facts_of import NOW, finished, opened
 
 AGENTS = ("dev-001", "dev-002")
@@ -53,9 +53,9 @@ class ScriptedHandle:
         self.steps.pop(0)()
 
 
-def hear(work: Work, *agents: str) -> None:
+def hear(execution: Execution, *agents: str) -> None:
     for agent in agents:
-        work.state = apply(work.state, finished(agent))
+        execution.state = apply(execution.state, finished(agent))
 
 
 def dies() -> None:
@@ -68,63 +68,63 @@ def _without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator, "HEARD_WITHIN_S", 0.0)
 
 
-async def run(work: Work, handle: ScriptedHandle) -> None:
+async def run(execution: Execution, handle: ScriptedHandle) -> None:
     async with asyncio.timeout(5):
-        await RoleClient({"DEV": RayAgents(cast("Handle", handle))}).run(work, STAGE, "DEV", STAGE.calls)
+        await RoleClient({"DEV": RayAgents(cast("Handle", handle))}).run(execution, STAGE, "DEV", STAGE.calls)
 
 
 async def test_returns_once_every_outcome_was_heard() -> None:
-    work = running()
-    handle = ScriptedHandle([lambda: hear(work, *AGENTS)])
-    await run(work, handle)
-    assert work.inbox.empty() and not work.resumed
+    execution = running()
+    handle = ScriptedHandle([lambda: hear(execution, *AGENTS)])
+    await run(execution, handle)
+    assert execution.inbox.empty() and not execution.resumed
     assert [call.agent_id for call in handle.requests[0].calls] == list(AGENTS)
 
 
 async def test_asks_for_a_read_of_the_log_when_an_outcome_was_not_heard() -> None:
-    work = running()
-    handle = ScriptedHandle([lambda: hear(work, AGENTS[0]), lambda: hear(work, AGENTS[1])])
-    await run(work, handle)
-    assert work.inbox.get_nowait() is None
+    execution = running()
+    handle = ScriptedHandle([lambda: hear(execution, AGENTS[0]), lambda: hear(execution, AGENTS[1])])
+    await run(execution, handle)
+    assert execution.inbox.get_nowait() is None
     assert handle.requests[1].resumed and [call.agent_id for call in handle.requests[1].calls] == [AGENTS[1]]
 
 
 async def test_repeats_the_lacking_calls_when_a_replica_dies() -> None:
-    work = running()
+    execution = running()
 
     def heard_one_and_dies() -> None:
-        hear(work, AGENTS[0])
+        hear(execution, AGENTS[0])
         dies()
 
-    handle = ScriptedHandle([heard_one_and_dies, dies, lambda: hear(work, AGENTS[1])])
-    await run(work, handle)
+    handle = ScriptedHandle([heard_one_and_dies, dies, lambda: hear(execution, AGENTS[1])])
+    await run(execution, handle)
     assert [len(request.calls) for request in handle.requests] == [2, 1, 1]
     assert [request.resumed for request in handle.requests] == [False, True, True]
-    assert work.inbox.qsize() == 2
+    assert execution.inbox.qsize() == 2
 
 
 async def test_agents_know_all_calls_of_their_role_in_the_stage() -> None:
     """So they split a large stage alike, whichever of its calls lack an outcome."""
-    work, asked = running(), list[StageRequest]()
-    hear(work, AGENTS[0])
+    execution, asked = running(), list[StageRequest]()
+    hear(execution, AGENTS[0])
     other = STAGE.calls[0].model_copy(update={"call_id": "s1-qa-001", "role": "QA"})
     stage = replace(STAGE, calls=STAGE.calls[1:], stage_calls=(*STAGE.calls, other))
 
     class Agents:
         async def run(self, request: StageRequest) -> None:
             asked.append(request)
-            hear(work, AGENTS[1])
+            hear(execution, AGENTS[1])
 
-    await RoleClient({"DEV": Agents()}).run(work, stage, "DEV", stage.calls)
+    await RoleClient({"DEV": Agents()}).run(execution, stage, "DEV", stage.calls)
     assert asked[0].calls == STAGE.calls[1:] and asked[0].stage_calls == STAGE.calls
     assert "stage_calls" not in asked[0].model_dump()
 
 
 async def test_repeats_no_call_of_a_stopping_work() -> None:
-    work = running()
-    work.enter(WorkState.RUNNING)
-    handle = ScriptedHandle([lambda: work.enter(WorkState.STOPPING)])
-    await run(work, handle)
+    execution = running()
+    execution.enter(ExecutionState.RUNNING)
+    handle = ScriptedHandle([lambda: execution.enter(ExecutionState.STOPPING)])
+    await run(execution, handle)
     assert len(handle.requests) == 1
 
 

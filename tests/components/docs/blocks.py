@@ -64,7 +64,8 @@ def _blocks_of(page: Path) -> list[Block]:
         Block(
             name,
             text.count("\n", 0, found.start("language")) + 1,
-            *found.group("language", "text"),
+            found["language"],
+            found["text"],
             found["comment"] or "",
         )
         for found in _BLOCK.finditer(text)

@@ -1,10 +1,11 @@
-"""Tables of the documents: settings from their classes, subjects and payloads from the AsyncAPI document.
+"""Tables of the documents: settings from their classes, subjects from the AsyncAPI document.
 
-`python -m tests.components.docs.tables` writes the tables of settings and findings.
+`python -m tests.components.docs.tables` writes the tables of settings, findings and causes of engines' troubles.
 """
 
 import re
 from inspect import get_annotations
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from pydantic_settings import BaseSettings
 
 from app.api.findings import KINDS
 from app.archive.process import ArchiveSettings
-from app.planning.consumer_process import PlanningSettings
+from app.deliberation.engine_troubles import CAUSES
 from app.settings import Settings
 from app.webhooks.sender.sender_process import SenderSettings
 from serve_deployments.arguments import ApplicationArgs, CoordinatorArgs, WorkerArgs
@@ -21,6 +22,7 @@ ROOT = Path(__file__).parents[3]
 NEIGHBOURS = ROOT / "docs" / "neighbours.md"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
 OPERATIONS = ROOT / "docs" / "operations.md"
+ENGINES = ROOT / "docs" / "engines.md"
 # The settings between each marker of configuration.md; a table leaves out the settings of the named class.
 SETTINGS: dict[str, tuple[type[BaseSettings], type[BaseSettings] | None]] = {
     "settings": (Settings, None),
@@ -29,7 +31,6 @@ SETTINGS: dict[str, tuple[type[BaseSettings], type[BaseSettings] | None]] = {
     "worker-settings": (WorkerArgs, ApplicationArgs),
     "sender-settings": (SenderSettings, None),
     "archive-settings": (ArchiveSettings, None),
-    "planning-settings": (PlanningSettings, None),
 }
 
 
@@ -70,23 +71,53 @@ def _unit(name: str, field: dict[str, Any]) -> str:
     return "seconds" if name.endswith("_s") else field["unit"]
 
 
-def settings_table(model: type[BaseSettings], without: type[BaseSettings] | None = None) -> str:
-    """A Markdown table of settings: a class's own first, then those of its bases."""
+def settings_rows(model: type[BaseSettings], without: type[BaseSettings] | None) -> dict[str, str]:
+    """The row of each variable: a class's own settings first, then those of its bases."""
     fields = model.model_json_schema(by_alias=False)["properties"]
-    declared = dict.fromkeys(name for each in model.__mro__ for name in get_annotations(each))
-    rows: list[str] = []
+    declared = dict.fromkeys(name for declaring in model.__mro__ for name in get_annotations(declaring))
+    rows = dict[str, str]()
     for name in declared:
         if name in fields and (without is None or name not in without.model_fields):
-            field, variable = fields[name], model.model_fields[name].validation_alias
+            field, variable = fields[name], str(model.model_fields[name].validation_alias)
             unit = _unit(name, field)
-            rows.append(f"| `{variable}` | {_default(field)} | {unit} | {_limits(field)} | {field['description']} |")
-    return "\n".join(["| variable | default | unit | limits | what it is |", "|---|---|---|---|---|", *rows])
+            limits = _limits(field)
+            rows[variable] = f"| `{variable}` | {_default(field)} | {unit} | {limits} | {field['description']} |"
+    return rows
+
+
+def settings_table(marker: str) -> str:
+    """A Markdown table of settings, and below it the names of those that an earlier table describes alike."""
+    rows = settings_rows(*SETTINGS[marker])
+    earlier = takewhile(lambda other: other != marker, SETTINGS)
+    described = {row for other in earlier for row in settings_rows(*SETTINGS[other]).values()}
+    own = [row for row in rows.values() if row not in described]
+    shared = [f"`{variable}`" for variable, row in rows.items() if row in described]
+    table = "\n".join(["| variable | default | unit | limits | what it is |", "|---|---|---|---|---|", *own])
+    return f"{table}\n\nAs above: {', '.join(shared)}." if shared else table
 
 
 def findings_table() -> str:
-    """A Markdown table of the kinds of findings, causes before effects."""
-    rows = [f"| `{code}` | {kind.part} | {kind.severity} | {kind.why} |" for code, kind in KINDS.items()]
-    return "\n".join(["| code | part | severity | why it matters |", "|---|---|---|---|", *rows])
+    """A Markdown table of the kinds of findings by part and severity, causes before effects."""
+    rows: list[str] = []
+    for part in dict.fromkeys(kind.part for kind in KINDS.values()):
+        cells = [
+            ", ".join(f"`{code}`" for code, kind in KINDS.items() if (kind.part, kind.severity) == (part, severity))
+            for severity in ("error", "warning", "info")
+        ]
+        rows.append(f"| {part} | {' | '.join(cells)} |")
+    return "\n".join(["| part | errors | warnings | infos |", "|---|---|---|---|", *rows])
+
+
+def causes_table() -> str:
+    """A Markdown table of the causes of an engine's trouble, the gravest first."""
+    rows = [f"| `{cause}` | {kind.words} | {kind.remedy} |" for cause, kind in CAUSES.items()]
+    return "\n".join(["| `cause` | an engine | remedy |", "|---|---|---|", *rows])
+
+
+def write_causes() -> None:
+    before = ENGINES.read_text()
+    written = f"<!-- causes -->\n{between(ENGINES, 'causes')}<!-- /causes -->"
+    ENGINES.write_text(before.replace(written, f"<!-- causes -->\n{causes_table()}\n<!-- /causes -->"))
 
 
 def write_findings() -> None:
@@ -96,24 +127,9 @@ def write_findings() -> None:
 
 def write_settings() -> None:
     text = CONFIGURATION.read_text()
-    for marker, (model, without) in SETTINGS.items():
-        text = text.replace(between(CONFIGURATION, marker), f"{settings_table(model, without)}\n")
+    for marker in SETTINGS:
+        text = text.replace(between(CONFIGURATION, marker), f"{settings_table(marker)}\n")
     CONFIGURATION.write_text(text)
-
-
-def _type(field: dict[str, Any]) -> str:
-    """A field's type in one word or two, as JSON has it; a name is that of another payload or part."""
-    if "$ref" in field:
-        return field["$ref"].rpartition("/")[2]
-    if "anyOf" in field:
-        return " or ".join(dict.fromkeys(map(_type, field["anyOf"])))
-    if "enum" in field:
-        return ", ".join(f"`{choice}`" for choice in field["enum"])
-    if "const" in field:
-        return f"`{field['const']}`"
-    if field.get("type") == "array":
-        return f"list of {_type(field.get('items', {}))}"
-    return {"date-time": "time"}.get(field.get("format", ""), field.get("type", "any"))
 
 
 def subjects_table(document: dict[str, Any]) -> str:
@@ -131,13 +147,7 @@ def subjects_table(document: dict[str, Any]) -> str:
     return "\n".join(["| subject | payload | what it is |", "|---|---|---|", *rows])
 
 
-def payload_table(document: dict[str, Any], title: str) -> str:
-    """A Markdown table of a payload's fields, from the AsyncAPI document."""
-    fields = document["components"]["schemas"][title]["properties"]
-    rows = [f"| `{name}` | {_type(field)} | {field.get('description', '')} |" for name, field in fields.items()]
-    return "\n".join(["| field | type | meaning |", "|---|---|---|", *rows])
-
-
 if __name__ == "__main__":
     write_settings()
     write_findings()
+    write_causes()

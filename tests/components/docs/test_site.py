@@ -21,6 +21,17 @@ def test_every_document_is_on_the_site_and_in_the_navigation_or_the_decisions_in
     assert {page for page in pages if "docs/decisions/0" not in page} == set(in_navigation)
 
 
+def test_the_page_of_pages_names_each_page_of_the_navigation() -> None:
+    in_navigation = re.findall(r'= "([^"]+\.md)"', (ROOT / "docsite" / "zensical.toml").read_text())
+    page = ROOT / "docs" / "README.md"
+    named = {
+        str((page.parent / target).resolve().relative_to(ROOT))
+        for target in re.findall(r"\]\(([^)#]+\.md)", page.read_text())
+    }
+    strategies = {name for name in in_navigation if re.fullmatch(r"docs/strategies/[a-z_]+\.md", name)}
+    assert named == set(in_navigation) - strategies - {"docs/README.md"}
+
+
 def test_the_reference_has_every_operation_with_its_statuses() -> None:
     text = "\n".join(text for _, text in PAGES.values())
     for path, methods in DOCUMENT["paths"].items():

@@ -33,7 +33,7 @@ def test_an_unreachable_engine_opens_its_circuit_at_once_and_one_request_probes_
     )
     circuit.begin()
     assert not circuit.admits(after_s), "one request probes"
-    circuit.abandoned()
+    circuit.ended()
     assert circuit.admits(after_s), "it was cancelled: another one may probe"
     circuit.begin()
     circuit.succeeded()
@@ -52,6 +52,17 @@ def test_the_first_byte_closes_a_circuit_and_broken_answers_open_it_again() -> N
         assert circuit.state(0.0) == "closed"
         circuit.failed(0.0, unreachable=False)
     assert circuit.state(0.0) == "open"
+
+
+def test_a_connection_ends_an_outage_and_leaves_the_circuit_open_that_failed_requests_opened() -> None:
+    circuit = Circuit()
+    circuit.failed(0.0, unreachable=True)
+    circuit.connected()
+    assert circuit.state(0.0) == "closed"
+    for _ in range(FAILURES_TO_OPEN):
+        circuit.failed(1.0, unreachable=False)
+        circuit.connected()
+    assert circuit.state(1.0) == "open"
 
 
 def test_each_failed_probe_doubles_the_open_time_up_to_a_bound() -> None:
@@ -90,7 +101,7 @@ def test_a_call_is_hedged_after_the_95th_percentile_of_its_kind_within_the_share
     hedges.answered("answer", 100.0)
     assert hedges.after_s("answer") == 19.0
     assert hedges.after_s("score") is None
-    assert not hedges.take(), "one hedge for fifty calls"
+    assert not hedges.acquire(), "one hedge for fifty calls"
     for _ in range(30):
         hedges.answered("answer", 1.0)
-    assert hedges.take() and not hedges.take()
+    assert hedges.acquire() and not hedges.acquire()

@@ -3,8 +3,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+import pytest
+
 from app.deliberation.calls import BATCH_AFTER
 from app.deliberation.roles import EngineSpec
+from serve_deployments.engine.limits import OPEN_MAX_S
 from serve_deployments.engine.pool import EnginePool
 from serve_deployments.engine.state import EngineState
 from tests.conditions import until
@@ -20,14 +23,16 @@ class Calls:
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.ends: dict[str, asyncio.Event] = {}
 
-    async def ask(self, name: str, priority: int = INTERACTIVE, avoid: Sequence[EngineState] = ()) -> None:
+    async def ask(
+        self, name: str, priority: int = INTERACTIVE, avoid: Sequence[EngineState] = (), tenant: str = "acme"
+    ) -> None:
         self.ends[name] = asyncio.Event()
-        self.tasks[name] = asyncio.create_task(self._call(name, priority, avoid))
+        self.tasks[name] = asyncio.create_task(self._call(name, priority, avoid, tenant))
         await asyncio.sleep(0)
 
-    async def _call(self, name: str, order: int, avoid: Sequence[EngineState]) -> None:
-        engine = await self.pool.wait_for_engine(name, avoid, order)
-        with self.pool.requesting(engine):
+    async def _call(self, name: str, order: int, avoid: Sequence[EngineState], tenant: str) -> None:
+        engine = await self.pool.wait_for_engine(name, avoid, order, tenant)
+        with self.pool.requesting(engine, tenant):
             self.begun.append(name)
             self.at[name] = engine
             await self.ends[name].wait()
@@ -52,6 +57,21 @@ def engine(name: str, max_in_flight: int | None = None) -> EngineSpec:
     return EngineSpec(url=f"http://{name}", max_in_flight=max_in_flight)
 
 
+async def test_a_full_engine_takes_a_call_of_another_tenant_next_however_many_older_ones_wait() -> None:
+    calls = Calls(engine("a", max_in_flight=2))
+    for number in range(64):
+        await calls.ask(f"large {number}", INTERACTIVE + number)
+    for number in range(2):
+        await calls.ask(f"small {number}", INTERACTIVE + 100, tenant="globex")
+    await calls.end("large 0", "large 1")
+    await until(lambda: len(calls.begun) == 4)
+    assert sorted(calls.begun[2:]) == ["large 2", "small 0"]
+    await calls.end("small 0")
+    await until(lambda: len(calls.begun) == 5)
+    assert calls.begun[-1] == "small 1"
+    await calls.close()
+
+
 async def test_an_interactive_call_is_next_however_many_batch_calls_wait() -> None:
     calls = Calls(engine("a", max_in_flight=2))
     for number in range(52):
@@ -65,6 +85,39 @@ async def test_an_interactive_call_is_next_however_many_batch_calls_wait() -> No
     await until(lambda: len(calls.begun) == 5)
     assert calls.begun[-2:] == ["batch 2", "batch 3"], "then the oldest"
     await calls.close()
+
+
+async def test_a_batch_call_of_an_idle_tenant_waits_for_the_interactive_calls_of_a_busy_one() -> None:
+    calls = Calls(engine("a", max_in_flight=2))
+    for number in range(4):
+        await calls.ask(f"interactive {number}")
+    await calls.ask("batch", BATCH, tenant="globex")
+    await calls.end("interactive 0", "interactive 1")
+    await until(lambda: len(calls.begun) == 4)
+    assert calls.begun[2:] == ["interactive 2", "interactive 3"]
+    await calls.end("interactive 2")
+    await until(lambda: calls.begun[4:] == ["batch"])
+    await calls.close()
+
+
+async def test_a_turn_costs_the_same_however_many_calls_of_several_tenants_wait() -> None:
+    async def seconds(waiting: int) -> float:
+        """Of 200 turns, while so many calls wait."""
+        calls = Calls(engine("a", max_in_flight=1))
+        await calls.ask("first")
+        for number in range(waiting):
+            await calls.ask(str(number), INTERACTIVE + number, tenant=str(number % 4))
+        begun_s = time.perf_counter()
+        for number in range(200):
+            await calls.end(calls.begun[-1])
+            await until(lambda number=number: len(calls.begun) == number + 2)
+        took_s = time.perf_counter() - begun_s
+        await calls.close()
+        return took_s
+
+    few_s = min([await seconds(250) for _ in range(3)])
+    many_s = min([await seconds(5_000) for _ in range(3)])
+    assert many_s < 3 * few_s, f"{few_s:.3f} s with 250 calls, {many_s:.3f} s with 5,000"
 
 
 async def test_the_oldest_call_is_next_while_the_role_has_as_many_at_engines_as_it_may() -> None:
@@ -154,3 +207,14 @@ async def test_all_calls_go_on_when_an_engine_without_a_bound_is_back() -> None:
     await until(lambda: len(calls.begun) == 20)
     assert calls.begun == [*map(str, range(20))]
     await calls.close()
+
+
+def test_a_probing_request_that_breaks_in_any_way_lets_another_one_probe() -> None:
+    pool = EnginePool([EngineSpec(url="http://a")])
+    (engine,) = pool.engines
+    while engine.healthy:
+        engine.circuit.failed(time.monotonic() - OPEN_MAX_S, unreachable=False)
+    with pytest.raises(RuntimeError, match="a defect"), pool.requesting(engine):
+        assert not engine.admits(time.monotonic()), "one request probes"
+        raise RuntimeError("a defect")
+    assert engine.admits(time.monotonic())

@@ -23,23 +23,28 @@ def wrapped(error: Exception) -> httpx.ConnectTimeout:
 
 
 @pytest.mark.parametrize(
-    ("error", "cause"),
+    ("error", "cause", "words"),
     [
-        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)"), "connection refused"),
-        (wrapped(ConnectionRefusedError(errno.ECONNREFUSED, "x")), "connection refused"),
-        (OSError(errno.EHOSTUNREACH, "x"), "no route to host"),
+        (
+            ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)"),
+            "refused",
+            "connection refused",
+        ),
+        (wrapped(ConnectionRefusedError(errno.ECONNREFUSED, "x")), "refused", "connection refused"),
+        (OSError(errno.EHOSTUNREACH, "x"), "unconnected", "no route to host"),
         (
             wrapped(socket.gaierror(socket.EAI_NONAME, "Name or service not known")),
+            "unresolved",
             "its host name is not resolved: Name or service not known",
         ),
-        (TimeoutError(), "no connection in time"),
-        (wrapped(aiohttp.ConnectionTimeoutError("secret")), "no connection in time"),
-        (ssl.SSLCertVerificationError(1, "self-signed certificate"), "TLS failed: self-signed certificate"),
-        (httpx.ConnectError("user:secret@engine"), "ConnectError"),
+        (TimeoutError(), "unconnected", "no connection in time"),
+        (wrapped(aiohttp.ConnectionTimeoutError("secret")), "unconnected", "no connection in time"),
+        (ssl.SSLCertVerificationError(1, "self-signed certificate"), "tls", "TLS failed: self-signed certificate"),
+        (httpx.ConnectError("user:secret@engine"), "unconnected", "ConnectError"),
     ],
 )
-def test_a_cause_is_told_in_a_few_words_without_credentials(error: Exception, cause: str) -> None:
-    assert cause_of(error) == cause
+def test_a_cause_is_told_in_a_few_words_without_credentials(error: Exception, cause: str, words: str) -> None:
+    assert cause_of(error) == (cause, words)
 
 
 def test_an_outage_lasts_from_the_first_failed_connection_to_the_next_response() -> None:
@@ -94,7 +99,7 @@ async def test_idle_engines_are_checked_and_a_return_closes_the_circuit(monkeypa
     server.close()
     await server.wait_closed()
     await until(lambda: engine.outage is not None)
-    assert engine.outage is not None and engine.outage.cause == "connection refused" and not engine.healthy
+    assert engine.outage is not None and engine.outage.words == "connection refused" and not engine.healthy
     server = await serve(port)
     await until(lambda: engine.outage is None and engine.healthy)
     watching.cancel()
@@ -115,7 +120,7 @@ def test_connections_are_checked_on_the_loops_of_workers_and_of_replicas(
         for host in hosts:
             with pytest.raises(OSError) as refused:
                 await check_connection(f"http://{host}:{port}", 5)
-            assert cause_of(refused.value) == "connection refused"
+            assert cause_of(refused.value) == ("refused", "connection refused")
         with pytest.raises(socket.gaierror):
             await check_connection("http://engine.invalid:8000", 5)
 

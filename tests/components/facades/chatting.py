@@ -6,6 +6,8 @@ from typing import Any
 import httpx
 
 from app.deliberation.facts import Accepted, CancelRequested, decode
+from app.deliberation.strategies import STRATEGIES
+from app.process_settings import read_roles
 from tests.components.routes.served import Served
 from tests.conditions import until
 
@@ -52,3 +54,6 @@ def frames_of(text: str) -> list[Any]:
     data = [line.removeprefix("data: ") for line in text.split("\n") if line.startswith("data: ")]
     assert data[-1] == "[DONE]"
     return [json.loads(each) for each in data[:-1]]
+
+
+KNOWN = {"roles": read_roles(None), "strategies": STRATEGIES}

@@ -1,6 +1,8 @@
 """A2A at `/a2a`, call by call. The official package's types read each answer, and refuse what A2A 1.0 does not have."""
 
 import asyncio
+import base64
+import hashlib
 import json
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -26,8 +28,9 @@ from app.facades.a2a import CANCELLED
 from tests.components.access.keyed import PEPPER, bearer, make_key
 from tests.components.facades.chatting import End as Ending
 from tests.components.facades.chatting import accepted_in, cancelled_in, play
-from tests.components.facades.test_chat_clients import Connection
-from tests.components.facades.test_chat_routes import failing, writing
+from tests.components.facades.endings import failing, writing
+from tests.components.facades.leaving_client import Connection
+from tests.components.inputs.files import picture
 from tests.components.routes.served import Served, served
 from tests.conditions import until
 
@@ -288,6 +291,37 @@ async def test_tasks_are_listed_by_context_and_state_in_pages(gateway: Served) -
     assert task["status"]["timestamp"] == whole["status"]["timestamp"]
 
 
+async def test_a_list_shows_artifacts_and_history_where_they_are_asked_for(gateway: Served) -> None:
+    id = (await sent(gateway, contextId="c-1"))["id"]
+    await gateway.copied()
+    whole = await result(gateway, "GetTask", id=id)
+
+    async def shown(**asked: Any) -> dict[str, Any]:
+        (task,) = (await result(gateway, "ListTasks", **asked))["tasks"]
+        return task
+
+    assert await shown(includeArtifacts=True) == {**whole, "history": []}
+    assert await shown(includeArtifacts=True, historyLength=1) == whole
+    assert await shown(historyLength=1) == {name: whole[name] for name in whole if name != "artifacts"}
+    assert (await shown(includeArtifacts=False)).keys() == {"id", "contextId", "status"}
+
+
+async def test_a_list_takes_every_state_and_a_time(gateway: Served) -> None:
+    ended, running = (await sent(gateway))["id"], await begun(gateway)
+    await gateway.copied()
+
+    async def listed(**asked: Any) -> list[str]:
+        return [task["id"] for task in (await result(gateway, "ListTasks", **asked))["tasks"]]
+
+    for state in ("INPUT_REQUIRED", "AUTH_REQUIRED", "REJECTED"):
+        assert await listed(status=f"TASK_STATE_{state}") == []
+    assert await listed(status="TASK_STATE_UNSPECIFIED") == await listed() == [running, ended]
+    changed_at = (await result(gateway, "GetTask", id=running))["status"]["timestamp"]
+    assert running in await listed(statusTimestampAfter=changed_at)
+    assert await listed(statusTimestampAfter="2999-01-01T00:00:00Z") == []
+    assert (await error(gateway, "ListTasks", statusTimestampAfter="yesterday"))[0] == -32602
+
+
 async def test_a_push_configuration_is_the_webhook_of_its_task(gateway: Served) -> None:
     configured = {"taskPushNotificationConfig": {"url": "https://hooks.example.com/a2a", "id": "mine"}}
     told = await result(
@@ -297,31 +331,45 @@ async def test_a_push_configuration_is_the_webhook_of_its_task(gateway: Served) 
     webhook = accepted_in(gateway)[0].specification.webhook
     assert webhook is not None and (webhook.format, webhook.metadata[TASK_CONTEXT]) == ("a2a", "c-1")
     config = {"id": "mine", "taskId": id, "url": "https://hooks.example.com/a2a"}
-    assert await result(gateway, "ListTaskPushNotificationConfigs", taskId=id) == {"configs": [config]}
+    page = {"configs": [config], "nextPageToken": ""}
+    assert await result(gateway, "ListTaskPushNotificationConfigs", taskId=id, pageSize=10, pageToken="") == page
     assert await result(gateway, "GetTaskPushNotificationConfig", taskId=id, id="mine") == config
     assert (await error(gateway, "GetTaskPushNotificationConfig", taskId=id, id="other"))[0] == -32001
     for method in ("CreateTaskPushNotificationConfig", "DeleteTaskPushNotificationConfig"):
         code, said = await error(gateway, method, taskId=id, id="mine")
         assert code == -32004 and "taskPushNotificationConfig" in said
     other = await begun(gateway)
-    assert await result(gateway, "ListTaskPushNotificationConfigs", taskId=other) == {"configs": []}
+    empty: dict[str, Any] = {"configs": [], "nextPageToken": ""}
+    assert await result(gateway, "ListTaskPushNotificationConfigs", taskId=other) == empty
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], int, str]] = {
-    "unknown field": ("SendMessage", sending() | {"tenant": "x"}, -32602, "tenant"),
-    "in the message": ("SendMessage", sending(extensions=["x"]), -32602, "message.extensions"),
     "misspelt": ("SendMessage", sending({"num_agent": 2}), -32602, "metadata.num_agent: "),
     "of the strategy": ("SendMessage", sending({"strategy": "councl"}), -32602, "metadata.strategy: "),
     "too many": ("SendMessage", sending({"quorum": 9}), -32602, "metadata.quorum: "),
     "twice": ("SendMessage", sending({"task": "x"}), -32602, "message.parts: The metadata has it too"),
     "blank": ("SendMessage", sending(text=" "), -32602, "message.parts: The task is blank"),
-    "too long": ("SendMessage", sending(text="x" * 32_769), -32602, "message.parts: "),
-    "no text": ("SendMessage", sending() | {"message": message(parts=[{"data": {}}])}, -32005, "message.parts[0].data"),
+    "too long": ("SendMessage", sending(text="x" * 2_000_001), -32602, "message.parts: "),
+    "no text": ("SendMessage", sending() | {"message": message(parts=[{"data": {}}])}, -32005, "message.parts[0]"),
+    "a program": (
+        "SendMessage",
+        sending() | {"message": message(parts=[{"raw": "f0VMRgIBAQAAAA=="}])},
+        -32005,
+        "message.parts[0]: The file is",
+    ),
+    "a file elsewhere": (
+        "SendMessage",
+        sending() | {"message": message(parts=[{"url": "https://a.example/a.pdf"}])},
+        -32005,
+        "message.parts[0]: The part is a URL",
+    ),
+    "no base64": ("SendMessage", sending() | {"message": message(parts=[{"raw": "§"}])}, -32602, "message.parts[0]: "),
+    "nothing": ("SendMessage", sending() | {"message": message(parts=[{"text": ""}])}, -32602, "message.parts[0].text"),
     "a picture": (
         "SendMessage",
         sending() | {"message": message(parts=[{"text": "x", "mediaType": "image/png"}])},
         -32005,
-        "message.parts[0].mediaType",
+        "message.parts[0]: Agents do not read image/png",
     ),
     "of an agent": ("SendMessage", sending(role="ROLE_AGENT"), -32602, "message.role"),
     "no message": ("SendStreamingMessage", {}, -32602, "message: It is missing"),
@@ -341,21 +389,32 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int, str]] = {
     ),
     "no task": ("GetTask", {"id": "nothing"}, -32001, "nothing"),
     "no id": ("CancelTask", {"id": "NO ID"}, -32001, ""),
-    "of a read": ("GetTask", {"id": "x", "view": "whole"}, -32602, "view"),
     "no state": ("ListTasks", {"status": "TASK_STATE_RUNNING"}, -32602, "status"),
     "no page": ("ListTasks", {"pageToken": "x"}, -32602, "pageToken: "),
     "large page": ("ListTasks", {"pageSize": 101}, -32602, "pageSize"),
-    "with artifacts": ("ListTasks", {"includeArtifacts": True}, -32602, "includeArtifacts"),
+    "no flag": ("ListTasks", {"includeArtifacts": "yes"}, -32602, "includeArtifacts"),
     "method": ("tasks/get", {"id": "x"}, -32601, "'tasks/get'"),
 }
+
+
+async def test_fields_that_change_nothing_are_ignored_and_default_values_are_absent(gateway: Served) -> None:
+    part = {"text": "Name a colour.", "mediaType": "", "filename": "x.txt", "metadata": {"a": 1}, "later": True}
+    more = {"contextId": "", "taskId": "", "extensions": ["x"], "metadata": {"a": 1}, "referenceTaskIds": []}
+    configuration = {"taskPushNotificationConfig": None, "acceptedOutputModes": [], "returnImmediately": True}
+    params = {"message": message(parts=[part], **more), "configuration": configuration, "tenant": "", "later": {}}
+    task = (await result(gateway, "SendMessage", **params))["task"]
+    assert (task["contextId"], accepted_in(gateway)[0].specification.task) == (task["id"], "Name a colour.")
+    assert (await result(gateway, "GetTask", id=task["id"], tenant="x"))["id"] == task["id"]
+    listed = await result(gateway, "ListTaskPushNotificationConfigs", taskId=task["id"], tenant="", pageToken="")
+    assert listed["configs"] == []
 
 
 @pytest.mark.parametrize("case", REFUSED)
 async def test_a_refusal_names_the_field_and_a_remedy(gateway: Served, case: str) -> None:
     method, params, code, named = REFUSED[case]
     await gateway.copied()
-    found, said = await error(gateway, method, **params)
-    assert found == code and named in said, said
+    answered, said = await error(gateway, method, **params)
+    assert answered == code and named in said and ".." not in said, said
     assert accepted_in(gateway) == []
 
 
@@ -394,11 +453,21 @@ async def test_what_is_no_call_is_refused_as_such(gateway: Served, content: byte
     assert response.json()["id"] == (1 if b'"id": 1' in content else None)
 
 
+async def test_a_body_of_another_media_type_is_refused_with_the_protocol_s_code(gateway: Served) -> None:
+    headers = VERSION | {"Content-Type": "text/plain"}
+    response = await gateway.client.post("/a2a", content=b"{}", headers=headers)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (415, -32005)
+    assert error["data"][0]["reason"] == "CONTENT_TYPE_NOT_SUPPORTED"
+
+
 async def test_the_public_card_has_strategies_and_the_extended_one_roles(gateway: Served) -> None:
     response = await gateway.client.get("/.well-known/agent-card.json")
     card = response.json()
     ParseDict(card, AgentCard())
     assert response.headers["cache-control"] == "max-age=300"
+    unchanged = {"If-None-Match": f'W/{response.headers["etag"]}, "other"'}
+    assert (await gateway.client.get("/.well-known/agent-card.json", headers=unchanged)).status_code == 304
     assert [each["id"] for each in card["skills"]] == list(STRATEGIES)
     assert card["supportedInterfaces"][0]["url"] == "http://localhost/a2a" and "securitySchemes" not in card
     assert card["capabilities"] == {"streaming": True, "pushNotifications": True, "extendedAgentCard": True}
@@ -456,3 +525,28 @@ async def test_a_method_needs_its_scopes(keyed: Served) -> None:
             response = await post(keyed, method, {"id": "x"}, **bearer(key))
             assert (response.status_code != 403) == may, method
     assert accepted_in(keyed) == []
+
+
+async def test_a_message_takes_files_in_their_places(gateway: Served) -> None:
+    png = picture("PNG")
+    parts: list[Any] = [
+        {"text": "Compare"},
+        {"raw": base64.urlsafe_b64encode(png).decode().rstrip("="), "mediaType": "image/png", "filename": "a/b.png"},
+        {"url": "data:text/plain;base64,bm90ZXM=", "filename": "notes.txt"},
+    ]
+    evidence = {"id": "adr-7", "title": "A decision", "text": "So it is."}
+    asked = sending({**ASKED, "evidence": [evidence]}, {"returnImmediately": True}) | {"message": message(parts=parts)}
+    await result(gateway, "SendMessage", **asked)
+    specified = accepted_in(gateway)[-1].specification
+    assert [(known.title, known.file and known.file.kind) for known in specified.evidence] == [
+        ("A decision", None), ("b.png", "picture"), ("notes.txt", "text"),
+    ]  # fmt: skip
+    _, shown, notes = (known.id for known in specified.evidence)
+    assert specified.task == f"Compare\n[evidence {shown}]\n[evidence {notes}]"
+    assert specified.evidence[1].file is not None
+    assert specified.evidence[1].file.sha256 == hashlib.sha256(png).hexdigest()
+
+
+async def test_the_card_names_what_is_read(gateway: Served) -> None:
+    card = (await gateway.client.get("/.well-known/agent-card.json")).json()
+    assert {"text/plain", "application/pdf", "image/png"} <= {*card["defaultInputModes"]}

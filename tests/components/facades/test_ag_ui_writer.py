@@ -1,10 +1,6 @@
 """Runs of every strategy, in every way that a deliberation may go and end, as the official package reads them."""
 
-from typing import Any
-
 import pytest
-from ag_ui.core import Event
-from pydantic import TypeAdapter
 from pydantic_core import from_json
 
 from app.deliberation.errors import JournalUnavailable
@@ -14,13 +10,12 @@ from app.facades.ag_ui.reader import RunAgentInput
 from app.facades.ag_ui.writer import AgUiWriter
 from app.facades.moments import Moment, Telling
 from app.facades.outcomes import NoVerdict, answers
-from tests.components.facades.test_moments import told, with_uses
+from tests.components.facades.ag_ui_client import OFFICIAL, Events, client_of
+from tests.components.facades.moments_of import told, with_uses
 from tests.unit.facts_of import ID
 from tests.unit.strategies.stories import STORIES, story
 
-OFFICIAL: TypeAdapter[Any] = TypeAdapter(Event)
 GIVEN = RunAgentInput.model_validate({"threadId": "t", "runId": "r", "messages": [], "state": {"kept": 1}})
-Events = list[dict[str, Any]]
 
 
 def asked(name: str) -> list[Fact]:
@@ -37,77 +32,6 @@ def events(moments: list[Moment], behind: int = 0) -> Events:
     for event in found:
         assert not (OFFICIAL.validate_python(event).model_extra or {}), event
     return found
-
-
-class Client:
-    """The messages, open parts and activity of a client that applies the events by the specification."""
-
-    def __init__(self) -> None:
-        self.messages: dict[str, dict[str, Any]] = {}
-        self.open: set[tuple[str, str]] = set()
-        self.state: Any = None
-        self.activity: Any = None
-
-    def take(self, event: dict[str, Any]) -> None:
-        match event["type"].removeprefix("TEXT_"), event:
-            case "MESSAGES_SNAPSHOT", {"messages": messages}:
-                self.messages = {each["id"]: dict(each) for each in messages}
-            case "STATE_SNAPSHOT", {"snapshot": snapshot}:
-                self.state = snapshot
-            case "ACTIVITY_SNAPSHOT", {"content": content}:
-                self.activity = content
-            case "ACTIVITY_DELTA", {"patch": patch}:
-                assert all(each["op"] == "replace" and each["path"][1:] in self.activity for each in patch)
-                self.activity = {**self.activity, **{each["path"][1:]: each["value"] for each in patch}}
-            case "STEP_STARTED", {"stepName": name}:
-                self._begin("step", name)
-            case "STEP_FINISHED", {"stepName": name}:
-                self.open.remove(("step", name))
-            case "SUBAGENT_STARTED", {"subagentRunId": id}:
-                self._begin("subagent", id)
-            case "SUBAGENT_FINISHED" | "SUBAGENT_ERROR", {"subagentRunId": id}:
-                self.open.remove(("subagent", id))
-            case "MESSAGE_START", {"messageId": id, "role": role}:
-                self._begin("message", id)
-                assert id not in self.messages
-                own = {name: event[name] for name in ("name", "subagentRunId") if name in event}
-                assert not own or ("subagent", own["subagentRunId"]) in self.open
-                self.messages[id] = {"id": id, "role": role, "content": "", **own}
-            case "MESSAGE_CONTENT", {"messageId": id, "delta": delta}:
-                assert ("message", id) in self.open
-                self.messages[id]["content"] += delta
-            case "MESSAGE_END", {"messageId": id}:
-                self.open.remove(("message", id))
-            case "TOOL_CALL_START", {"toolCallId": id, "toolCallName": name}:
-                self._begin("tool", id)
-                asked = {"id": id, "type": "function", "function": {"name": name, "arguments": ""}}
-                self.messages[id] = {"id": id, "role": "assistant", "toolCalls": [asked], **_author(event)}
-            case "TOOL_CALL_ARGS", {"toolCallId": id, "delta": delta}:
-                self.messages[id]["toolCalls"][0]["function"]["arguments"] += delta
-            case "TOOL_CALL_END", {"toolCallId": id}:
-                self.open.remove(("tool", id))
-            case "TOOL_CALL_RESULT", {"messageId": id, "toolCallId": call, "content": content}:
-                told = {"id": id, "role": "tool", "content": content, "toolCallId": call}
-                self.messages[id] = {**told, **_author(event)}
-            case "RUN_FINISHED", {}:
-                assert self.open == set()
-            case kind, _:
-                assert kind in ("RUN_STARTED", "RUN_ERROR")
-
-    def _begin(self, kind: str, id: str) -> None:
-        assert (kind, id) not in self.open
-        self.open.add((kind, id))
-
-
-def _author(event: dict[str, Any]) -> dict[str, Any]:
-    return {name: event[name] for name in ("subagentRunId",) if name in event}
-
-
-def client_of(found: Events) -> Client:
-    client = Client()
-    for event in found:
-        client.take(event)
-    return client
 
 
 @pytest.mark.parametrize("name", STORIES)

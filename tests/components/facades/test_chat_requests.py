@@ -8,14 +8,12 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsBas
 from pydantic import ValidationError
 
 from app.api.problems import ValidationFailed, body_problems
-from app.api.requests import DeliberationRequest
-from app.deliberation.strategies import STRATEGIES
+from app.api.requests import TASK_CHARS_MAX, DeliberationRequest
 from app.facades.chat.reader import ChatCompletionRequest, ChatRequestMessage, asked
 from app.facades.openai_errors import OPENAI_STATUSES, param
 from app.facades.openai_requests import DeliberationOptions, ModelNotFound, task_of
-from app.process_settings import read_roles
+from tests.components.facades.chatting import KNOWN
 
-KNOWN = {"roles": read_roles(None), "strategies": STRATEGIES}
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "openai.md").read_text()
 BODY: dict[str, Any] = {"model": "council/DEV", "messages": [{"role": "user", "content": "Name a colour."}]}
 
@@ -74,6 +72,8 @@ def test_documents_every_field_and_code() -> None:
         ({"metadata": {"user": "theirs"}, "user": "u"}, ("metadata", "user"), "theirs"),
         ({"deliberation": {"num_agents": 5, "quorum": 4}}, ("num_agents",), 5),
         ({"deliberation": {"num_agents": 5, "quorum": 4}}, ("quorum",), 4),
+        ({"model": "vote", "deliberation": {"agents": [{"name": "a", "persona": "p"}]}}, ("agents", 0, "persona"), "p"),
+        ({"model": "vote", "deliberation": {"agents": [{"role": "QA"}]}}, ("agents", 0, "role"), "QA"),
         ({"deliberation": {"rounds": 0}}, ("rounds",), 0),
         ({"deliberation": {"budget": {"max_calls": 9}}}, ("budget", "max_calls"), 9),
         ({"deliberation": {"rubric": "Be right."}}, ("constraints", "rubric", 0, "description"), "Be right."),
@@ -144,7 +144,19 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"n": 2, "model": "independent/DEV", "deliberation": {"num_agents": 3}}, "n", "invalid_value"),
     ({"max_tokens": 0}, "max_tokens", "invalid_value"),
     ({"top_k": 5}, "top_k", "extra_forbidden"),
-    ({"deliberation": {"agents": 5}}, "deliberation.agents", "extra_forbidden"),
+    ({"deliberation": {"agents": 5}}, "deliberation.agents", "list_type"),
+    ({"deliberation": {"agents": [{"role": "QA"}]}}, "model", "conflict"),
+    (
+        {"model": "vote", "deliberation": {"agents": [{"name": "a"}, {"name": "a"}]}},
+        "deliberation.agents[1].name",
+        "repeated_name",
+    ),
+    (
+        {"model": "vote", "deliberation": {"agents": [{"role": "QA"}], "num_agents": 3}},
+        "deliberation.num_agents",
+        "conflict",
+    ),
+    ({"deliberation": {"agent": 5}}, "deliberation.agent", "extra_forbidden"),
     ({"temperature": 2.1}, "temperature", "less_than_equal"),
     ({"temperature": "1"}, "temperature", "float_type"),
     ({"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens", "invalid_value"),
@@ -172,7 +184,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"messages": [message("user", "x", name="a b")]}, "messages[0].name", "string_pattern_mismatch"),
     ({"messages": [message("user", " ")]}, "messages", "blank"),
-    ({"messages": [message("user", "x" * 32_769)]}, "messages", "context_length_exceeded"),
+    ({"messages": [message("user", "x" * (TASK_CHARS_MAX + 1))]}, "messages", "context_length_exceeded"),
 ]
 
 
@@ -238,5 +250,5 @@ def test_truncates_before_the_first_stop_sequence(stop: Any, text: str, cut: str
 
 def test_a_too_long_conversation_has_openais_error() -> None:
     with pytest.raises(ValidationFailed) as failed:
-        deliberation(messages=[message("user", "x" * 32_769)])
-    assert "maximum context length is 32768" in failed.value.errors[0].detail
+        deliberation(messages=[message("user", "x" * (TASK_CHARS_MAX + 1))])
+    assert "maximum context length is 2000000" in failed.value.errors[0].detail

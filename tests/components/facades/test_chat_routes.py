@@ -1,15 +1,13 @@
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from decimal import Decimal
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from app.deliberation.calls import Call, FactProblem, Usage, UsageCost
-from app.deliberation.errors import InvalidOutput, JournalUnavailable
-from app.deliberation.facts import Accepted, CallFinished, Cancelled, Failed, decode
+from app.api.request_body import BODY_BYTES_MAX
+from app.deliberation.errors import JournalUnavailable
+from app.deliberation.facts import Cancelled
 from app.deliberation.ports import Record
-from app.deliberation.readings import read_output
 from app.deliberation.strategies.council import COUNCIL
 from app.facades import door
 from tests.components.facades.chatting import (
@@ -23,7 +21,8 @@ from tests.components.facades.chatting import (
     frames_of,
     play,
 )
-from tests.components.routes.served import COORDINATOR, Served, played, served
+from tests.components.facades.endings import failing, writing
+from tests.components.routes.served import COORDINATOR, Served, served
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
 
@@ -99,35 +98,6 @@ async def test_a_stream_starts_with_the_role_and_ends_with_the_usage(gateway: Se
     assert len({tuple(chunk[name] for name in shared) for chunk in chunks}) == 1
 
 
-COST = Usage(
-    prompt_tokens=30,
-    completion_tokens=7,
-    cached_tokens=16,
-    calls=1,
-    cost=UsageCost(amount=Decimal("0.000123"), currency="EUR"),
-)
-
-
-def as_recorded(call: Call, reply: str) -> str:
-    """What an agent records of a reply; an empty text, which is no answer, for an invalid one."""
-    try:
-        return read_output(call.output, reply).text
-    except InvalidOutput:
-        return ""
-
-
-def writing(text: object) -> Callable[[Served, str], Awaitable[None]]:
-    async def end(gateway: Served, deliberation_id: str) -> None:
-        records = await gateway.journal.facts("default", deliberation_id)
-        fact = decode(records[0].data)
-        assert isinstance(fact, Accepted)
-        answer = json.dumps({"reasoning": "r", "answer": text, "confidence": 5})
-        for each in played(fact, now=gateway.clock.now, write=lambda call: as_recorded(call, answer)):
-            await gateway.append(each.model_copy(update={"usage": COST}) if isinstance(each, CallFinished) else each)
-
-    return end
-
-
 async def test_splits_long_texts_and_sends_usage_only_on_request(gateway: Served) -> None:
     long = "Blue – not green. 🎨 " * 100
     response = await complete(gateway, writing(long), model="single/DEV", stream=True)
@@ -176,14 +146,6 @@ async def test_unranked_answers_are_one_choice_each(gateway: Served, streamed: b
         ends[choice["index"]] += choice["finish_reason"] == "stop"
     assert texts == ["draft s1-qa-001", "draft s1-qa-002"] and ends == [1, 1]
     assert ["deliberation" in chunk for chunk in frames_of(response.text)] == [False] * 7 + [True]
-
-
-def failing(code: str, detail: str) -> End:
-    async def fail(gateway: Served, deliberation_id: str) -> None:
-        problem = FactProblem(code=code, detail=detail, retryable=False)
-        await gateway.append(Failed(deliberation_id=deliberation_id, ts=gateway.clock.now(), problem=problem))
-
-    return fail
 
 
 async def pass_the_deadline(gateway: Served, deliberation_id: str) -> None:
@@ -257,7 +219,7 @@ async def test_errors_name_the_field_as_openai_does(
     [
         ("POST", PATH, b"{", 400, "invalid_json"),
         ("POST", PATH, b"[]", 400, "invalid_type"),
-        ("POST", PATH, b" " * 262_145, 413, "body_too_large"),
+        ("POST", PATH, b" " * (BODY_BYTES_MAX + 1), 413, "body_too_large"),
         ("GET", PATH, b"", 405, "method_not_allowed"),
         ("GET", "/v1/models/nope/DEV", b"", 404, "model_not_found"),
         ("POST", "/v1/embeddings", b"{}", 404, "not_found"),

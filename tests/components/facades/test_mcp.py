@@ -1,6 +1,7 @@
 """MCP at `/mcp` of a listening gateway, by the official client in both eras of the protocol, and message by message."""
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -19,16 +20,18 @@ from app.deliberation.strategies import STRATEGIES
 from app.facades.mcp.rest import ABANDONED
 from app.facades.mcp.tasks import CANCELLED, TASKS
 from tests.components.access.keyed import PEPPER, make_key
+from tests.components.facades.mcp_messages import LEGACY, call, headers_for, message
+from tests.components.inputs.files import picture
 from tests.components.routes.listening import Gateway, listening
 from tests.components.routes.served import played
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
+from tests.reported_inputs import REPORTED, reported
 from tests.story import NOW
 
-MODERN, LEGACY = "2026-07-28", "2025-11-25"
 ERAS = ("auto", "legacy")
 ASKED: dict[str, Any] = {"task": "Name a colour.", "num_agents": 2, "seed": 7}
-META = "io.modelcontextprotocol"
+TEXT = {"type": "resource", "resource": {"uri": "file:///home/ann/sales%20of%20March.txt?v=1", "text": "12 boats"}}
 
 
 @pytest.fixture
@@ -65,25 +68,6 @@ def cancellations(journal: InMemoryJournal) -> list[str | None]:
     return [fact.reason for fact in of_kind(journal, "cancel") if isinstance(fact, CancelRequested)]
 
 
-def message(method: str, params: dict[str, Any] | None = None, *, extensions: Any = None) -> dict[str, Any]:
-    """A request of 2026-07-28."""
-    capabilities = {"extensions": extensions} if extensions else {}
-    meta = {f"{META}/protocolVersion": MODERN, f"{META}/clientCapabilities": capabilities}
-    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**(params or {}), "_meta": meta}}
-
-
-def headers_for(sent: dict[str, Any], **more: str) -> dict[str, str]:
-    params = sent.get("params", {})
-    named = params.get("name") or params.get("uri") or params.get("taskId")
-    return {
-        "Accept": "application/json, text/event-stream",
-        "MCP-Protocol-Version": MODERN,
-        "Mcp-Method": sent["method"],
-        **({"Mcp-Name": named} if named else {}),
-        **{name.replace("_", "-"): value for name, value in more.items()},
-    }
-
-
 async def rpc(gateway: Gateway, sent: dict[str, Any], **headers: str) -> dict[str, Any]:
     answered = await gateway.client.post("/mcp", json=sent, headers=headers_for(sent, **headers))
     assert answered.headers["content-type"].startswith("application/json"), answered.text
@@ -92,10 +76,6 @@ async def rpc(gateway: Gateway, sent: dict[str, Any], **headers: str) -> dict[st
 
 def of_tasks(method: str, **params: Any) -> dict[str, Any]:
     return message(method, params, extensions={TASKS: {}})
-
-
-def call(tool: str, **arguments: Any) -> dict[str, Any]:
-    return {"name": tool, "arguments": arguments}
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -127,6 +107,32 @@ async def test_a_council_answers_with_the_document_of_rest_byte_for_byte(gateway
     assert result.structured_content["verdict"]["winner"]
     assert link.type == "resource_link" and link.uri == f"deliberation://{fact.deliberation_id}/transcript"
     assert fact.specification.seed == 7 and len(fact.specification.agents) == 2
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_embedded_resources_are_evidence(gateway: Gateway, mode: str) -> None:
+    png = base64.b64encode(picture("PNG")).decode()
+    plan = {"type": "resource", "resource": {"uri": "file:///plan.png", "mimeType": "image/png", "blob": png}}
+    policy = {"id": "policy", "title": "The policy", "text": "No boats."}
+    arguments = {**ASKED, "evidence": [policy], "resources": [TEXT, plan, TEXT], "wait_seconds": 0}
+    async with connected(gateway, mode) as client:
+        result = await client.call_tool("deliberate", arguments)
+    assert not result.is_error, result.content
+    first, text, pixels = of_kind(gateway.journal, "accepted")[-1].specification.evidence
+    assert (first.id, text.title, pixels.title) == ("policy", "sales of March.txt", "plan.png")
+    assert (text.file.kind, text.file.bytes, pixels.file.kind) == ("text", 8, "picture")
+
+
+async def test_names_and_types_of_resources_add_nothing_to_their_upload(gateway: Gateway) -> None:
+    uri = 'file:///a%22; name="x"%0D%0AX: y%0D%0A%0D%0Ab.txt'
+    odd = {"type": "resource", "resource": {"uri": uri, "mimeType": "text/plain\r\nX: y", "text": "12 boats"}}
+    async with connected(gateway) as client:
+        result = await client.call_tool("deliberate", {**ASKED, "resources": [odd], "wait_seconds": 0})
+    assert not result.is_error, result.content
+    (evidence,) = of_kind(gateway.journal, "accepted")[-1].specification.evidence
+    assert (evidence.title, evidence.file.bytes) == ('a"; name="x"X: yb.txt', 8)
+    (file,) = (await gateway.client.get("/files")).json()["files"]
+    assert file["name"] == "a%22; name=%22x%22X: yb.txt"
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -236,6 +242,10 @@ async def test_a_deliberation_is_cancelled_by_the_tool(gateway: Gateway) -> None
     assert cancellations(gateway.journal) == ["changed my mind"]
 
 
+def embedding(**content: str) -> dict[str, Any]:
+    return {**ASKED, "resources": [TEXT, {"type": "resource", "resource": {"uri": "file:///b", **content}}]}
+
+
 REFUSED: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "unknown": ("deliberate", {**ASKED, "colour": "red"}, "invalid_request", "/colour"),
     "misspelt": ("deliberate", {"task": "x", "num_agent": 2}, "invalid_request", "num_agents?"),
@@ -245,11 +255,14 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "unknown role": ("deliberate", {"task": "x", "role": "NOBODY"}, "invalid_request", "/role"),
     "unknown strategy": ("deliberate", {"task": "x", "strategy": "councl"}, "invalid_request", "council?"),
     "no task": ("deliberate", {}, "invalid_request", "/task"),
-    "too large": ("deliberate", {"task": "x" * 32_769}, "invalid_request", "/task"),
+    "too large": ("deliberate", {"task": "x" * 2_000_001}, "invalid_request", "/task"),
     "no id": ("get_deliberation", {"id": "nothing"}, "not_found", "nothing"),
     "a path": ("get_deliberation", {"id": "../roles"}, "invalid_request", "/id"),
     "of a read": ("get_deliberation", {"id": "x", "view": "whole"}, "invalid_request", "/view"),
     "of a cancellation": ("cancel_deliberation", {"id": "x", "why": "y"}, "invalid_request", "/why"),
+    "a blob that is not base64": ("deliberate", embedding(blob="%"), "invalid_request", "/resources/1"),
+    "a resource without content": ("deliberate", embedding(), "invalid_request", "not one of text and blob"),
+    "a file that no agent reads": ("deliberate", embedding(blob="AAAA"), "invalid_request", "/resources/1"),
     "of a list": ("list_strategies", {"role": "DEV"}, "invalid_request", "/role"),
 }
 
@@ -476,3 +489,23 @@ async def test_bodies_are_bounded_and_strict_as_over_rest(gateway: Gateway) -> N
 async def test_other_methods_are_refused(gateway: Gateway, method: str) -> None:
     answered = await gateway.client.request(method, "/mcp")
     assert (answered.status_code, answered.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize("name", reported("arguments in strings"))
+async def test_arguments_of_a_report_are_read_as_they_are_meant(gateway: Gateway, name: str) -> None:
+    arguments = REPORTED[name]["input"]["arguments"]
+    calling = asyncio.create_task(rpc(gateway, message("tools/call", call("deliberate", **arguments))))
+    fact = await accepted(gateway.journal)
+    await play(gateway, fact)
+    assert not (await calling)["result"]["isError"]
+    assert len(fact.specification.agents) == REPORTED[name]["expected"]["num_agents"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("num_agents", "two"), ("num_agents", "true"), ("agents", "{}"), ("budget", "[1]")]
+)
+async def test_a_string_that_holds_no_such_value_is_refused(gateway: Gateway, field: str, value: str) -> None:
+    arguments = {"task": "Name a colour.", field: value}
+    answered = await rpc(gateway, message("tools/call", call("deliberate", **arguments)))
+    assert answered["result"]["isError"] and field in answered["result"]["content"][0]["text"]
+    assert of_kind(gateway.journal, "accepted") == []

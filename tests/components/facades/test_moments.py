@@ -1,14 +1,13 @@
 """Moments of every strategy, in every way that a deliberation may go and end."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from app.deliberation.calls import FactProblem
+from app.deliberation.contributions import calls
 from app.deliberation.errors import JournalUnavailable
-from app.deliberation.facts import CallDelta, CallStarted, Event, Fact, StageOpened, ToolUsed
-from app.deliberation.works import calls
+from app.deliberation.facts import CallDelta, CallStarted, Fact
 from app.facades.moments import (
     Began,
     Ended,
@@ -22,26 +21,9 @@ from app.facades.moments import (
     TextGrew,
 )
 from app.facades.summaries import summary
-from tests.unit.facts_of import ID, use
+from tests.components.facades.moments_of import told
+from tests.unit.facts_of import ID
 from tests.unit.strategies.stories import STORIES, events_of, story, texts_of
-
-
-def told(events: Iterable[Event], telling: Telling | None = None) -> list[Moment]:
-    telling = telling or Telling()
-    return [each for sequence, event in enumerate(events, start=1) for each in telling.tell(event, sequence)]
-
-
-def with_uses(facts: Sequence[Fact]) -> list[Fact]:
-    """The facts with two uses of tools by the first call, the second one without a result."""
-    place = next(at for at, fact in enumerate(facts, start=1) if isinstance(fact, StageOpened))
-    first = facts[place - 1]
-    assert isinstance(first, StageOpened)
-    call = first.calls[0]
-    about = {"call_id": call.call_id, "agent_id": call.agent_id, "role": call.role}
-    lost = FactProblem(code="timeout", detail="no result within 2 s", retryable=False)
-    found = use(ToolUsed, text="life is forty-two", bytes=17, duration_ms=30, arguments='{"word": "life"}', **about)
-    failed = use(ToolUsed, 2, failed=True, problem=lost, duration_ms=2_000, **about)
-    return [*facts[:place], found, failed, *facts[place:]]
 
 
 def check_nesting(moments: Sequence[Moment]) -> None:

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.deliberation.facts import Cancelled
 from tests.components.facades.chatting import accepted_in, cancelled_in
-from tests.components.facades.test_chat_routes import writing
+from tests.components.facades.endings import writing
 from tests.components.routes.served import APP, Served
 from tests.conditions import until
 

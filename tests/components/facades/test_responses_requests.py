@@ -8,13 +8,14 @@ from openai.types.responses.response_create_params import ResponseCreateParamsBa
 from pydantic import ValidationError
 
 from app.api.problems import ValidationFailed, body_problems
-from app.api.requests import DeliberationRequest
+from app.api.requests import TASK_CHARS_MAX, DeliberationRequest
+from app.catalog.entries import headline
 from app.deliberation.fold import State, fold
 from app.facades.openai_errors import param
 from app.facades.openai_requests import ConversationTurn as Turn
 from app.facades.openai_requests import deliberation_of, task_of, turns_of
 from app.facades.responses.reader import CreateResponseRequest, ResponseOptions, turns_asked
-from tests.components.facades.test_chat_requests import KNOWN
+from tests.components.facades.chatting import KNOWN
 from tests.unit.strategies.stories import story
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "openai.md").read_text()
@@ -127,13 +128,13 @@ REFUSED: list[tuple[dict[str, Any], dict[str, str]]] = [
     ({"input": []}, {"input": "too_short"}),
     ({"input": [{"type": "reasoning", "summary": []}]}, {"input": "missing"}),
     ({"input": [{"content": "x"}]}, {"input[0]": "missing"}),
-    ({"input": [{"type": "item_reference", "id": "x"}]}, {"input[0].type": "literal_error"}),
+    ({"input": [{"type": "item_reference"}]}, {"input[0]": "missing"}),
     ({"input": [{"type": "function_call_output", "output": "x"}]}, {"input[0].type": "literal_error"}),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
         {"input[0].content": "unsupported_content"},
     ),
-    ({"input": "x" * 32_769}, {"input": "context_length_exceeded"}),
+    ({"input": "x" * (TASK_CHARS_MAX + 1)}, {"input": "context_length_exceeded"}),
     ({"tools": [TOOL]}, {"tools": "unsupported_parameter"}),
     ({"conversation": "conv_1"}, {"conversation": "unsupported_parameter"}),
     ({"include": ["file_search_call.results"]}, {"include": "unsupported_parameter"}),
@@ -194,3 +195,12 @@ def test_the_rest_of_the_request_is_the_deliberations() -> None:
     assert given.sampling.model_dump() == {"temperature": 0.2, "top_p": 0.9, "max_tokens": 900}
     assert given.metadata == {"project": "x", "user": "ann"}
     assert given.constraints.answer_schema == schema and given.constraints.requirements == ["short"]
+
+
+def test_the_headline_of_a_conversation_is_its_users_last_message() -> None:
+    turns = [Turn("system", None, "Obey."), Turn("user", "ann", "Hi."), Turn("assistant", None, "Hello.")]
+    asked = Turn("user", None, "Which queue?\n[0123456789ab user]\nNot this.")
+    assert headline(task_of([*turns, asked])) == asked.text
+    assert headline(task_of([*turns, asked, Turn("tool", None, "42")])) == asked.text
+    assert headline(task_of(turns[:1] * 2)).startswith("Write the assistant's next message")
+    assert headline("x" * 300) == "x" * 200

@@ -10,9 +10,9 @@ from app.deliberation.ports import Record
 from app.facades import door
 from tests.components.facades.chatting import End as Ending
 from tests.components.facades.chatting import accepted_in, cancelled_in, error_of, play
-from tests.components.facades.test_chat_clients import Connection
-from tests.components.facades.test_chat_routes import failing, writing
-from tests.components.facades.test_responses_writer import events
+from tests.components.facades.endings import failing, writing
+from tests.components.facades.leaving_client import Connection
+from tests.components.facades.response_events import events
 from tests.components.routes.served import COORDINATOR, Served, served
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
@@ -136,6 +136,13 @@ async def test_an_ended_response_is_deleted_and_then_gone(gateway: Served) -> No
         assert (response.status_code, error_of(response)["code"]) == (410, "gone")
 
 
+@pytest.mark.parametrize("operation", ["compact", "input_tokens"])
+async def test_operations_that_no_council_has_are_no_ids(gateway: Served, operation: str) -> None:
+    response = await gateway.client.post(f"/v1/responses/{operation}", json={"model": "council", "input": "Hello"})
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
+    assert "POST /v1/responses" in response.json()["error"]["message"]
+
+
 async def test_input_items_are_the_messages_of_the_whole_conversation(gateway: Served) -> None:
     first = (await respond(gateway)).json()
     second = (
@@ -165,7 +172,7 @@ REFUSED: list[tuple[str, str, Any, int, str, str | None]] = [
     ("GET", "/resp_nothing/input_items", None, 404, "not_found", None),
     ("POST", "", BODY | {"model": "gpt-5"}, 404, "model_not_found", "model"),
     ("POST", "", BODY | {"messages": []}, 400, "unknown_parameter", "messages"),
-    ("POST", "", BODY | {"input": "x" * 300_000}, 413, "body_too_large", None),
+    ("POST", "", BODY | {"input": "x" * 4_300_000}, 413, "body_too_large", None),
     (
         "POST",
         "",

@@ -11,7 +11,8 @@ from app.deliberation.fold import fold, usage
 from app.facades.moments import Moment, Telling
 from app.facades.outcomes import NoVerdict, answers
 from app.facades.responses.writer import ResponseResource, ResponseWriter, resource_of
-from tests.components.facades.test_moments import told, with_uses
+from tests.components.facades.moments_of import told, with_uses
+from tests.components.facades.response_events import events
 from tests.unit.strategies.stories import STORIES, story
 
 OFFICIAL: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -32,17 +33,6 @@ def resource(facts: list[Fact]) -> ResponseResource:
     moments = told(facts)
     assert moments[-1].state is not None
     return resource_of(moments, moments[-1].state)
-
-
-def events(content: list[bytes]) -> list[dict[str, Any]]:
-    assert content[-1] == b"data: [DONE]\n\n"
-    found: list[dict[str, Any]] = []
-    for frame in content[:-1]:
-        kind, data = frame.decode().removesuffix("\n\n").split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert kind == f"event: {event['type']}"
-        found.append(event)
-    return found
 
 
 @pytest.mark.parametrize("name", STORIES)

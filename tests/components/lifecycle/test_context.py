@@ -11,7 +11,7 @@ from app.api.requests import EVIDENCE_TOKENS_MAX
 from app.deliberation.budget import BYTES_PER_TOKEN
 from app.deliberation.prompts.council import propose
 from app.lifecycle.context import EVIDENCE_ID, PAUSE_S, SUBJECT
-from tests.components.lifecycle.test_evidence import BOOK, SESSION, ended, specified
+from tests.components.lifecycle.evidence import BOOK, SESSION, ended, specified
 from tests.components.routes.served import COORDINATOR, Served, served
 from tests.fakes import InMemoryJournal
 from tests.integration.planning.conftest import plan_event

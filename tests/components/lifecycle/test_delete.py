@@ -10,7 +10,7 @@ from app.deliberation.facts import Completed, Deleted
 from app.lifecycle.deliberations import sweep_once
 from app.lifecycle.specify import deliberation_id
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
-from tests.components.catalog.test_index import catalog, entries_of
+from tests.components.catalog.catalogs import catalog, entries_of
 from tests.components.routes.listening import following, listening, types, whole
 from tests.components.routes.served import Served, served
 from tests.conditions import until
@@ -58,6 +58,22 @@ async def test_delete_is_idempotent_and_unknown_ids_are_not_found(gateway: Serve
         assert (await gateway.client.delete(f"/deliberations/{id}")).status_code == 204
     assert len([each for each in subjects(gateway.journal) if id in each]) == 1
     assert await code_of(gateway, "/deliberations/never", "DELETE") == (404, "not_found")
+
+
+@pytest.mark.parametrize("shown", ["", "?view=summary"])
+async def test_a_change_under_an_outdated_etag_is_refused(gateway: Served, shown: str) -> None:
+    path = f"/deliberations/{await gateway.accepted()}"
+    outdated = (await gateway.client.get(f"{path}{shown}")).headers["etag"]
+    await gateway.play(path.rpartition("/")[2])
+    etag = (await gateway.client.get(f"{path}{shown}")).headers["etag"]
+    for method, place in (("DELETE", path), ("POST", f"{path}/cancel")):
+        for named in (outdated, f"W/{etag}", '"other"', ""):
+            response = await gateway.client.request(method, place, headers={"If-Match": named})
+            assert (response.status_code, response.json()["code"]) == (412, "precondition_failed")
+            assert response.headers["etag"] in response.json()["errors"][0]["remedy"]
+    for named in (f'"other", {etag}', "*"):
+        assert (await gateway.client.post(f"{path}/cancel", headers={"If-Match": named})).status_code == 200
+    assert (await gateway.client.delete(path, headers={"If-Match": etag})).status_code == 204
 
 
 @pytest.mark.parametrize("stage", [None, 1])

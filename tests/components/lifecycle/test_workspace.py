@@ -12,7 +12,7 @@ from app.deliberation.specification import FilesWorkspace, GitWorkspace, Workspa
 from app.deliberation.tools import FILES_TOOLS, WORKSPACE_TOOLS
 from app.settings import Settings
 from app.workspace.repositories import AllowedRepositories, RepositoryRefused
-from tests.components.lifecycle.test_evidence import specified
+from tests.components.lifecycle.evidence import specified
 from tests.components.routes.served import Served, served
 from tests.repositories import committed, run_git
 

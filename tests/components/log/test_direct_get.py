@@ -30,11 +30,11 @@ async def test_each_reply_prolongs_the_time_out(client: Client, monkeypatch: pyt
 
     async def end(inbox: str, after_s: float) -> None:
         await until(lambda: clock() > after_s)
-        await reads.take(Msg(client, subject=inbox, headers=END_OF_BATCH))
+        await reads.on_message(Msg(client, subject=inbox, headers=END_OF_BATCH))
 
     async def publish(subject: str, payload: bytes, reply: str) -> None:
         monkeypatch.setattr("app.log.direct_get.REQUEST_TIMEOUT_S", 60)
-        await reads.take(Msg(client, subject=reply, headers=RECORD))
+        await reads.on_message(Msg(client, subject=reply, headers=RECORD))
         ending.append(asyncio.create_task(end(reply, clock() + SOON_S)))
 
     monkeypatch.setattr(client, "publish", publish)
@@ -46,7 +46,7 @@ async def test_a_batch_without_an_end_times_out(client: Client, monkeypatch: pyt
     reads = DirectGet(client, LogSigner())
 
     async def publish(subject: str, payload: bytes, reply: str) -> None:
-        await reads.take(Msg(client, subject=reply, headers=RECORD))
+        await reads.on_message(Msg(client, subject=reply, headers=RECORD))
 
     monkeypatch.setattr(client, "publish", publish)
     with pytest.raises(JournalUnavailable, match="TimeoutError"):

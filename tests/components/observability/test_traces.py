@@ -18,8 +18,9 @@ from app.deliberation.specification import Specification
 from app.observability import conventions as names
 from app.observability import logs
 from app.observability.deliberation_spans import deliberation_spans
+from app.observability.environment import tracer_of_environment
 from app.observability.trace_context import DeliberationTrace, SpanRef, active_span
-from app.observability.traces import RecordedSpan, sampled_trace, tracer_of_environment
+from app.observability.traces import RecordedSpan, sampled_trace
 from tests.conditions import until
 from tests.otlp import Collector, attributes, collector
 from tests.unit.facts_of import CouncilScript, run, specification
@@ -133,7 +134,7 @@ def test_without_an_endpoint_or_over_another_protocol_there_is_no_tracer(
 def test_without_its_variables_no_process_imports_the_sdk() -> None:
     modules = "app.main, app.webhooks.sender.sender_process, serve_deployments.agent.worker"
     modules += ", serve_deployments.coordinator.coordinator"
-    program = f"import sys, {modules}\nfrom app.observability.traces import tracer_of_environment as of\n"
+    program = f"import sys, {modules}\nfrom app.observability.environment import tracer_of_environment as of\n"
     program += "loaded = [each for each in sys.modules if each.startswith('opentelemetry.')]\n"
     program += "print(of('gateway'), {each.split('.')[1] for each in loaded} & {'sdk', 'exporter', 'proto'})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -27,6 +28,16 @@ OPERATIONS = {
     "get_deliberation": "GET /deliberations/{deliberation_id}",
     "cancel_deliberation": "POST /deliberations/{deliberation_id}/cancel",
     "delete_deliberation": "DELETE /deliberations/{deliberation_id}",
+    "create_file": "POST /files",
+    "list_files": "GET /files",
+    "get_file": "GET /files/{file_id}",
+    "get_file_content": "GET /files/{file_id}/content",
+    "delete_file": "DELETE /files/{file_id}",
+    "create_openai_file": "POST /v1/files",
+    "list_openai_files": "GET /v1/files",
+    "get_openai_file": "GET /v1/files/{file_id}",
+    "get_openai_file_content": "GET /v1/files/{file_id}/content",
+    "delete_openai_file": "DELETE /v1/files/{file_id}",
     "approve_plan": "POST /plans",
     "get_plan": "GET /plans/{plan_id}",
     "read_deliberation_events": "GET /deliberations/{deliberation_id}/events",
@@ -57,8 +68,7 @@ OPERATIONS = {
     "get_readiness": "GET /readyz",
     "get_stats": "GET /stats",
     "get_metrics": "GET /metrics",
-    "get_cluster": "GET /cluster",
-    "get_diagnosis": "GET /doctor",
+    "get_status": "GET /status",
 }
 
 
@@ -97,6 +107,18 @@ def test_the_editions_differ_only_in_the_schemas_of_streams() -> None:
 def test_operation_ids_are_stable() -> None:
     described = {name: f"{method} {path}" for name, method, path in operations()}
     assert described == OPERATIONS, "add a new operation to OPERATIONS here"
+
+
+def test_every_tag_is_described() -> None:
+    described = {tag["name"] for tag in document()["tags"]}
+    tags = {tag for _, _, operation in declarations() for tag in operation["tags"]}
+    assert tags <= described, f"describe {tags - described} in _TAGS of app/openapi/document.py, or in its Facade"
+
+
+def test_every_path_is_in_the_table_of_routes() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+    lacking = {path for _, path, _ in declarations() if not re.search(rf"/{path.split('/')[1]}\b", page)}
+    assert lacking == set(), f"describe {lacking} in the table of docs/api.md"
 
 
 def test_schemas_have_one_name_each() -> None:
@@ -246,8 +268,8 @@ def test_every_operation_declares_its_scope_and_errors() -> None:
     schemes = document()["components"]["securitySchemes"]
     assert {scheme["type"] for scheme in schemes.values()} == {"http", "apiKey"}
     needs = {operation["operationId"]: operation for _, _, operation in declarations()}
-    others = {"call_mcp", "call_a2a", "get_agent_card"}
-    assert needs.keys() | others == ACCESS.keys(), "messages of MCP and A2A are no operations of the document"
+    others = {"call_mcp", "call_a2a", "get_agent_card", "refuse_operation"}
+    assert needs.keys() | others == ACCESS.keys(), "messages of MCP and A2A, and refusals, are no operations of it"
     for name, operation in needs.items():
         refusals = {"400"} if ACCESS[name] is None else {"400", "401", "429"}
         refusals |= {"403"} if ACCESS[name] else set()

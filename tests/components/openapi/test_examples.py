@@ -13,7 +13,7 @@ from app.openapi.document import document, document_3_2
 from app.openapi.examples import DELIVERY, EVENT_STREAM, ID, PLAN_ID
 from tests.components.openapi.documented import declarations
 from tests.components.openapi.example_journal import example_journal
-from tests.components.routes.served import COORDINATOR, SENDER, Served, served
+from tests.components.routes.served import AGENT, COORDINATOR, SENDER, Served, served
 
 
 def declared() -> dict[str, tuple[str, str, dict[str, Any]]]:
@@ -23,7 +23,12 @@ def declared() -> dict[str, tuple[str, str, dict[str, Any]]]:
 def bodies(operation: dict[str, Any]) -> list[Any]:
     if "requestBody" not in operation:
         return [None]
-    return [each["value"] for each in operation["requestBody"]["content"]["application/json"]["examples"].values()]
+    content = operation["requestBody"]["content"]
+    if "multipart/form-data" in content:
+        # A file has none.
+        return [None]
+    examples = content["application/json"]["examples"]
+    return [example["value"] for example in examples.values()]
 
 
 def answers(operation: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -48,6 +53,12 @@ def test_every_example_matches_its_schema(name: str) -> None:
             assert_matches(body, operation["requestBody"]["content"]["application/json"]["schema"])
     for content in answers(operation):
         assert_matches(content["example"], content["schema"])
+
+
+def test_every_body_has_an_example() -> None:
+    without = {name for name, (_, _, operation) in declared().items() if bodies(operation) == []}
+    remedy = 'declare the model of the body with json_schema_extra={"examples": [...]}, as the other facades do'
+    assert without == set(), remedy
 
 
 def test_an_event_stream_is_shown_as_it_is_sent() -> None:
@@ -81,7 +92,8 @@ async def _play_new(gateway: Served) -> None:
 
 @asynccontextmanager
 async def example_gateway() -> AsyncGenerator[Served, None]:
-    journal = await example_journal(coordinator=COORDINATOR, webhooks=SENDER, archive={"replica": "archive-8"})
+    replies = {"coordinator": COORDINATOR, "role.DEV": AGENT, "webhooks": SENDER, "archive": {"replica": "archive-8"}}
+    journal = await example_journal(**replies)
     settings: dict[str, Any] = {"webhooks": True, "lists": True, "stream_age_max_s": 0.1, "archive_retention_s": 86_400}
     async with served(journal=journal, **settings) as gateway, asyncio.TaskGroup() as group:
         await gateway.copied()
@@ -104,7 +116,11 @@ async def test_the_gateway_takes_the_documented_request(name: str, place: int) -
             assert (await gateway.client.post("/plans", json=plan)).status_code == 202
         if name == "connect_agent":
             assert (await gateway.client.post("/ag-ui", json=body)).is_success
-        response = await gateway.client.request(method, path, json=body)
+        if name in ("create_file", "create_openai_file"):
+            files = {"file": ("notes.md", b"# Notes", "text/markdown")}
+            response = await gateway.client.post(path, files=files, data={"purpose": "user_data"})
+        else:
+            response = await gateway.client.request(method, path, json=body)
     if DELIVERY in path:
         # Its id is the hash of a fact.
         assert response.status_code == 404

@@ -7,7 +7,7 @@ from typer.testing import CliRunner, Result
 
 from app.cli import cli
 from tests.components.cli.real_gateway import RealGateway
-from tests.components.planning.test_routes import PLAN
+from tests.components.planning.plans import PLAN
 
 runner = CliRunner()
 

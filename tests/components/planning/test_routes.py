@@ -7,17 +7,11 @@ import pytest
 from app.deliberation.calls import FactProblem
 from app.deliberation.facts import Failed
 from app.planning.plans import role_deliberation_id
+from tests.components.planning.plans import PLAN
 from tests.components.routes.served import Served, served
 from tests.story import NOW
 
 GATEWAY = {"lists": True}
-PLAN: dict[str, Any] = {
-    "story_id": "story-1",
-    "plan_id": "plan-1",
-    "approved_by": "po",
-    "timestamp": "2026-01-01T00:00:00Z",
-    "roles": ["DEV", "QA"],
-}
 
 
 async def approve(gateway: Served, **more: Any) -> httpx.Response:
@@ -136,18 +130,3 @@ async def test_roles_that_leave_no_room_for_metadata_are_refused(gateway: Served
     response = await approve(gateway, roles=["DEV"] * 16)
     assert response.json()["errors"][0]["pointer"] == "/roles"
     assert (await approve(gateway, roles=["dev"] * 15)).json()["roles"][0]["role"] == "DEV"
-
-
-async def test_a_missing_process_that_takes_plans_degrades_the_gateway_and_its_figures_are_metrics() -> None:
-    async with served(planning=True) as gateway:
-        (fault,) = (await gateway.client.get("/readyz")).json()["degraded"]
-        assert fault["pointer"] == "planning" and "python -m app.planning" in fault["remedy"]
-        assert "planning_processes 0.0" in (await gateway.client.get("/metrics")).text
-        status = {"replica": "planning-7", "counts": {"started": 3, "rejected": 1}, "pending": 2}
-        gateway.journal.replies["control.planning"] = [status]
-        ready = (await gateway.client.get("/readyz")).json()
-        assert ready["degraded"] == [] and "planning" in ready["checks"]
-        metrics = (await gateway.client.get("/metrics")).text
-    assert "planning_processes 1.0" in metrics and "planning_pending 2.0" in metrics
-    assert 'planning_events_total{outcome="started",process="planning-7"} 3.0' in metrics
-    assert 'planning_events_total{outcome="rejected",process="planning-7"} 1.0' in metrics

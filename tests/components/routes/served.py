@@ -15,9 +15,15 @@ from app.archive.database.migrate import migrate
 from app.archive.database.rows import Written
 from app.archive.database.store import Copied, Store
 from app.deliberation.calls import Call, Usage
-from app.deliberation.decider import RunStage
+from app.deliberation.decider import Finish, RunStage, decide
 from app.deliberation.errors import JournalUnavailable
-from app.deliberation.facts import Accepted, CallFinished, Fact, StageOpened, decode
+from app.deliberation.facts import (
+    Accepted,
+    CallFinished,
+    Fact,
+    StageOpened,
+    decode,
+)
 from app.deliberation.fold import State, begin, state_of
 from app.deliberation.strategies import STRATEGIES
 from app.main import create_app, lifespan_of
@@ -28,6 +34,8 @@ from tests.fakes import FakeClock, InMemoryJournal, drive
 from tests.problem_text import repetitions
 
 COORDINATOR: dict[str, Any] = {"replica": "c1", "in_flight": 0, "slots": 10, "versions": {}}
+AGENT: dict[str, Any] = {"role": "DEV", "replica": "a1", "engines": []}
+ANSWERING = {"control.coordinator": [COORDINATOR], "control.role.DEV": [AGENT]}
 SENDER: dict[str, Any] = {
     "replica": "webhooks-7",
     "counts": {"succeeded": 3, "failed": 2, "delivered": 3},
@@ -120,12 +128,12 @@ async def served(
     lagging: bool = False,
     **settings: Any,
 ) -> AsyncGenerator[Served, None]:
-    """A running gateway, by default after it has read its log and keys, and with a coordinator that answers.
+    """A running gateway, by default after it has read its log and keys, with a coordinator and an agent that answer.
 
     With `lists` it has an archive in a SQLite file of its own. The log is copied into it before each request that reads
     the archive, unless it is `lagging`.
     """
-    journal = journal or InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
+    journal = journal or InMemoryJournal(replies=dict(ANSWERING))
     clock = FakeClock()
     with TemporaryDirectory() as directory:
         if lists:
@@ -198,3 +206,11 @@ def played(
         if isinstance(event, StageOpened) and event.stage == until_stage:
             break
     return facts
+
+
+async def decided(gateway: Served, id: str) -> None:
+    """The end that a coordinator writes now."""
+    state = await gateway.gateway["deliberations"].load("default", id)
+    decision = decide(state, gateway.clock.now(), STRATEGIES[state.specification.strategy])
+    assert isinstance(decision, Finish)
+    await gateway.append(decision.fact)

@@ -154,8 +154,6 @@ async def test_a_negative_seed_is_none_and_a_top_p_of_0_the_least(gateway: Gatew
     ("path", "meant"),
     [
         ("/chat/completions", "/v1/chat/completions"),
-        ("/v1/chat/completions/", "/v1/chat/completions"),
-        ("/v1//chat/completions", "/v1/chat/completions"),
         ("/v1/v1/chat/completions", "/v1/chat/completions"),
         ("/v1/deliberations", "/deliberations"),
         ("/api/chat", None),

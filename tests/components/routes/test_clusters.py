@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from app.deliberation.facts import Accepted, decode
 from app.settings import Settings
-from tests.components.routes.served import COORDINATOR, Served, served
+from tests.components.routes.served import ANSWERING, COORDINATOR, Served, served
 from tests.fakes import InMemoryJournal
 
 BODY = {"task": "Name a colour.", "strategy": "single"}
@@ -15,7 +15,7 @@ BODY = {"task": "Name a colour.", "strategy": "single"}
 
 def answering(*clusters: tuple[str, ...]) -> InMemoryJournal:
     replies = [{**COORDINATOR, "replica": f"c{number}", "clusters": each} for number, each in enumerate(clusters)]
-    return InMemoryJournal(replies={"control.coordinator": replies})
+    return InMemoryJournal(replies={**ANSWERING, "control.coordinator": replies})
 
 
 async def submit(gateway: Served, key: str | None = None, **body: Any) -> tuple[int, dict[str, Any]]:
@@ -85,5 +85,5 @@ async def test_readiness_and_metrics_name_a_label_that_no_coordinator_takes() ->
         lines = (await gateway.client.get("/metrics")).text.splitlines()
         counts = [f'cluster_coordinators{{cluster="{name}"}} {n}.0' for name, n in (("asia", 1), ("eu", 2), ("us", 0))]
         assert set(counts) <= set(lines)
-        shown = (await gateway.client.get("/cluster")).json()["coordinators"]
+        shown = (await gateway.client.get("/status")).json()["coordinators"]
         assert [each["clusters"] for each in shown] == [["eu"], ["eu", "asia"]]

@@ -1,5 +1,7 @@
 import asyncio
 import json
+import socket
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -8,8 +10,8 @@ import pytest
 from app.routes import connections
 from app.routes.connections import ConnectionTable
 from tests.components.routes.listening import Gateway, listening
-
-REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+from tests.components.routes.raw_heads import REQUEST, UNFINISHED, forwarded_for, head
+from tests.conditions import until
 
 
 class Raw:
@@ -41,12 +43,6 @@ async def connected(gateway: Gateway, source: str = "127.0.0.1") -> AsyncGenerat
             yield Raw(reader, writer)
     finally:
         writer.close()
-
-
-def head(headers: int = 1, value_bytes: int = 1, target_bytes: int = 2) -> bytes:
-    lines = [b"GET /" + b"a" * (target_bytes - 1) + b" HTTP/1.1", b"Host: localhost"]
-    lines += [b"X-%d: " % number + b"v" * value_bytes for number in range(headers - 1)]
-    return b"\r\n".join([*lines, b"", b""])
 
 
 REFUSED = {
@@ -117,6 +113,19 @@ async def test_a_second_head_that_trickles_is_refused_after_its_time(monkeypatch
         assert await raw.is_closed()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="TCP_USER_TIMEOUT is Linux's")
+async def test_a_connection_whose_answers_nobody_reads_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "UNREAD_S", 0.5)
+    asking = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with listening() as gateway:
+        with socket.create_connection(("127.0.0.1", gateway.client.base_url.port)) as unread:
+            # More than both systems take.
+            unread.sendall(asking * 40)
+            opened = gateway.server.server_state.connections
+            await until(lambda: len(opened) == 1)
+            await until(lambda: not opened, 10)
+
+
 async def test_a_body_may_be_larger_than_a_head() -> None:
     async with listening() as gateway, connected(gateway) as raw:
         body = b'{"task": "' + b"t" * 90_000 + b'"}'
@@ -147,17 +156,8 @@ async def test_a_client_at_its_bound_replaces_its_own_connections_alone() -> Non
         assert (await other.answer())[0] == 200
 
 
-UNFINISHED = (
-    b"POST /deliberations HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n"
-)
-
-
 def table_of(gateway: Gateway) -> ConnectionTable:
     return gateway.server.config.app.state.connections  # pyright: ignore
-
-
-def forwarded_for(value: str, start: bytes = REQUEST[:-2]) -> bytes:
-    return start + f"X-Forwarded-For: {value}\r\n\r\n".encode()
 
 
 async def test_a_client_behind_a_proxy_is_bounded_in_its_requests_under_way() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from app.access.keys import Scope
-from app.deliberation.decider import Finish, decide
+from app.api.request_body import BODY_BYTES_MAX
+from app.api.requests import TASK_CHARS_MAX
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, decode
-from app.deliberation.strategies import STRATEGIES
 from tests.components.access.keyed import PEPPER, bearer, make_key
-from tests.components.routes.served import Served, served
+from tests.components.routes.served import Served, decided, served
 from tests.conditions import held_back, until
 from tests.fakes import InMemoryJournal
 from tests.story import Story
@@ -116,8 +116,8 @@ async def test_rejects_invalid_idempotency_keys(gateway: Served, key: str) -> No
         (b"", "application/json", 422, "invalid_request"),
         (b'{"task":"a"}', "text/plain", 415, "unsupported_media_type"),
         (b'{"task":"a"}', "", 415, "unsupported_media_type"),
-        (b'{"task":"' + b"x" * 262_144 + b'"}', "application/json", 413, "body_too_large"),
-        (b'{"task":"' + b"x" * 32_769 + b'"}', "application/json", 422, "invalid_request"),
+        (b'{"task":"' + b"x" * BODY_BYTES_MAX + b'"}', "application/json", 413, "body_too_large"),
+        (b'{"task":"' + b"x" * (TASK_CHARS_MAX + 1) + b'"}', "application/json", 422, "invalid_request"),
     ],
     ids=lambda value: repr(value[:20]) if isinstance(value, bytes) else None,
 )
@@ -254,7 +254,18 @@ async def test_a_summary_has_the_outcome_the_cost_and_the_times_alone(gateway: S
     whole = (await gateway.client.get(f"/deliberations/{id}")).json()
     summary = (await gateway.client.get(f"/deliberations/{id}?view=summary")).json()
     assert whole.keys() - summary.keys() == {
-        *("agents", "parameters", "task", "constraints", "evidence", "context", "workspace", "webhook", "proposals"),
+        *(
+            "agents",
+            "parameters",
+            "task",
+            "task_file",
+            "constraints",
+            "evidence",
+            "context",
+            "workspace",
+            "webhook",
+            "proposals",
+        ),
     }
     assert summary == {name: whole[name] for name in summary}, "a field is left out, or has its value"
     assert summary["verdict"]["content"] and summary["usage"]["calls"] and summary["metadata"] == {"k": "v"}
@@ -415,14 +426,6 @@ async def test_concurrent_cancels_agree(gateway: Served) -> None:
         *(gateway.client.post(f"/deliberations/{id}/cancel", json={"reason": str(n)}) for n in range(4))
     )
     assert len({answer.content for answer in answers}) == 1
-
-
-async def decided(gateway: Served, id: str) -> None:
-    """The end that a coordinator writes now."""
-    state = await gateway.gateway["deliberations"].load("default", id)
-    decision = decide(state, gateway.clock.now(), STRATEGIES[state.specification.strategy])
-    assert isinstance(decision, Finish)
-    await gateway.append(decision.fact)
 
 
 async def test_a_cancellation_says_who_stopped_it_and_why_on_one_line(gateway: Served) -> None:

@@ -40,7 +40,7 @@ async def test_a_stream_and_a_page_lease_the_texts_that_they_show(
     path, query = path.replace("ID", story.id), {key: each.replace("ID", story.id) for key, each in query.items()}
     wanted = [] if leased is None else [leased.replace(b"ID", story.id.encode())]
     heard: list[bytes] = []
-    await gateway.journal.hear(SUBJECT, heard.append)
+    await gateway.journal.listen(SUBJECT, heard.append)
     await gateway.client.get(path, params=query, headers={"Accept": "application/json"})
     assert heard == wanted
     heard.clear()
@@ -52,7 +52,7 @@ async def test_a_stream_and_a_page_lease_the_texts_that_they_show(
 async def test_a_page_after_the_end_leases_nothing(gateway: Gateway, story: Story) -> None:
     await gateway.write(*whole(story))
     heard: list[bytes] = []
-    await gateway.journal.hear(SUBJECT, heard.append)
+    await gateway.journal.listen(SUBJECT, heard.append)
     path = f"/deliberations/{story.id}/events"
     page = (await gateway.client.get(path, headers={"Accept": "application/json"})).json()
     await gateway.client.get(path, params={"after": page["next"]}, headers={"Accept": "application/json"})

@@ -99,7 +99,7 @@ async def test_a_key_of_an_unknown_maker_opens_nothing() -> None:
         Pepper(PEPPER), name="n", tenant="acme", scopes=("read",), created_at=NOW, expires_at=None, maker="0" * 12
     )
     book = KeyBook()
-    book.take(fact)
+    book.apply(fact)
     assert book.good(fact.key_id) is None
 
 

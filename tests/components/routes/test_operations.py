@@ -1,25 +1,30 @@
 import asyncio
+import json
 from datetime import timedelta
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import SecretStr
 
+from app.api.findings import ENGINE_KINDS, KINDS
+from app.deliberation.engine_troubles import CAUSES, EngineTrouble, TroubleCause
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
-from app.deliberation.facts import Unreachable
 from app.deliberation.fold import apply, begin
 from app.deliberation.strategies import STRATEGIES
 from app.observability.process_counts import CoordinatorCounts, DurationHistogram
 from app.observability.replica_status import AgentStatus
-from app.routes.roles import live_role
-from tests.components.routes.served import COORDINATOR, SENDER, Served, served
+from app.operations.document import live_role
+from app.operations.heartbeats import SILENT_AFTER_S, Heartbeats
+from tests.components.routes.replica_replies import REJECTED, UNREACHABLE, troubled
+from tests.components.routes.served import AGENT, ANSWERING, COORDINATOR, SENDER, Served, served
 from tests.fakes import InMemoryJournal
 from tests.story import NOW, Story
 
 
 async def test_roles_show_their_declaration_and_live_replicas(gateway: Served) -> None:
+    del gateway.journal.replies["control.role.DEV"]
     engine = {"url": "http://user:secret@e1:8000", "healthy": True, "circuit": "closed", "models": ["sim-1"]}
     gateway.journal.replies["control.role.QA"] = [
         {"role": "QA", "replica": "a", "model": "sim-1", "simulated": True, "engines": [engine], "in_flight": 2}
@@ -40,9 +45,6 @@ async def test_roles_show_their_declaration_and_live_replicas(gateway: Served) -
                 "healthy": True,
                 "circuit": "closed",
                 "models": ["sim-1"],
-                "unreachable": None,
-                "list_problem": "",
-                "key_rejected": None,
                 "trouble": None,
             }
         ],
@@ -101,16 +103,17 @@ async def test_ready_when_work_can_be_accepted_and_run(gateway: Served) -> None:
 
 
 async def test_a_missing_sender_degrades_readiness_without_failing_it() -> None:
-    journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
+    journal = InMemoryJournal(replies=dict(ANSWERING))
     async with served(journal=journal, webhooks=True) as gateway:
         without = await gateway.client.get("/readyz")
         figures = (await gateway.client.get("/metrics")).text.splitlines()
         assert "webhook_senders 0.0" in figures
+        gateway.gateway["surveyor"].forget()
         journal.replies["control.webhooks"] = [SENDER]
         ready = (await gateway.client.get("/readyz")).json()
         assert "webhook_senders 1.0" in (await gateway.client.get("/metrics")).text.splitlines()
         journal.replies.clear()
-        assert await missing(gateway) == ["coordinator"], "a degraded part is not a fault"
+        assert await missing(gateway) == ["coordinator", "roles"], "a degraded part is not a fault"
     assert (without.status_code, without.json()["status"]) == (200, "ready")
     (problem,) = without.json()["degraded"]
     assert problem["pointer"] == "webhooks" and "python -m app.webhooks" in problem["remedy"]
@@ -118,15 +121,12 @@ async def test_a_missing_sender_degrades_readiness_without_failing_it() -> None:
     assert "webhooks" in ready["checks"] and ready["degraded"] == []
 
 
-UNREACHABLE = {"since": "2026-01-02T03:04:05+00:00", "cause": "connection refused"}
-
-
 @pytest.mark.parametrize("pepper", [None, SecretStr("p" * 32)])
 async def test_an_unreachable_engine_degrades_readiness_and_is_named_in_development_mode(
     pepper: SecretStr | None,
 ) -> None:
     url = "http://user:secret@e1:8000"
-    dead = {"url": url, "healthy": False, "circuit": "open", "unreachable": UNREACHABLE}
+    dead = {"url": url, "healthy": False, "circuit": "open", "trouble": UNREACHABLE}
     of_roles = {f"control.role.{role}": [{"role": role, "replica": "a", "engines": [dead]}] for role in ("DEV", "QA")}
     journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR], **of_roles})
     async with served(journal=journal, key_pepper=pepper) as gateway:
@@ -135,42 +135,54 @@ async def test_an_unreachable_engine_degrades_readiness_and_is_named_in_developm
     (problem,) = response.json()["degraded"]
     assert (problem["pointer"], "secret" in response.text) == ("engines", False)
     what = "An engine" if pepper else "Engine http://e1:8000"
-    assert problem["detail"] == f"{what} of DEV, QA cannot be connected to since 03:04:05 UTC: connection refused"
+    assert problem["detail"] == f"{what} of DEV, QA cannot be connected to: connection refused, since 03:04:05 UTC"
     assert "VLLM_URL" in problem["remedy"]
 
 
-REMEDY = "correct the key in /run/secrets/hosted, which is read anew within seconds"
-REJECTED = {"since": "2026-01-02T03:04:05+00:00", "status": 401, "remedy": REMEDY}
-
-
 @pytest.mark.parametrize("pepper", [None, SecretStr("p" * 32)])
-async def test_a_refused_key_degrades_readiness_and_its_remedy_is_named_in_development_mode(
-    pepper: SecretStr | None,
+@pytest.mark.parametrize(
+    ("trouble", "told", "own", "remedy"),
+    [
+        (REJECTED, "refuses its key", "it answered 401", "/run/secrets"),
+        (troubled("memory", "it answered 503: CUDA out of memory"), "is out of memory", "CUDA", "--max-model-len"),
+        (troubled("silent"), "takes connections and does not answer", "", "restart it"),
+    ],
+)
+async def test_an_engine_says_why_to_operators_alone(
+    pepper: SecretStr | None, trouble: dict[str, Any], told: str, own: str, remedy: str
 ) -> None:
-    refusing = {"url": "http://e1:8000", "name": "hosted", "healthy": True, "key_rejected": REJECTED}
-    replies = [{"role": "DEV", "replica": "a", "engines": [refusing]}]
+    failing = {"url": "http://e1:8000", "name": "hosted", "healthy": True, "trouble": trouble}
+    replies = [{"role": "DEV", "replica": name, "engines": [failing]} for name in ("a", "b")]
     journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR], "control.role.DEV": replies})
     async with served(journal=journal, key_pepper=pepper) as gateway:
         response = await gateway.client.get("/readyz")
     (problem,) = response.json()["degraded"]
     what = "An engine" if pepper else "Engine http://e1:8000"
-    assert problem["detail"] == f"{what} of DEV refuses its key"
-    assert ("/run/secrets" in problem["remedy"]) is (pepper is None)
+    words = f"{told}: {trouble['detail'].partition(': ')[2]}" if own and not pepper else told
+    assert problem["detail"] == f"{what} of DEV {words}, since 03:04:05 UTC"
+    assert (remedy in problem["remedy"]) is (pepper is None or trouble is not REJECTED)
 
 
-def test_a_role_shows_the_earliest_outage_of_its_replicas() -> None:
+def test_a_role_shows_the_gravest_trouble_of_its_replicas_and_when_it_began() -> None:
     later = {**UNREACHABLE, "since": "2026-01-02T03:09:00+00:00"}
+    busy = {**troubled("throttled"), "since": "2026-01-01T00:00:00Z"}
     replicas = [
         AgentStatus.model_validate(
-            {"role": "QA", "replica": name, "engines": [{"url": "http://e1:8000", "unreachable": outage}]}
+            {"role": "QA", "replica": name, "engines": [{"url": "http://e1:8000", "trouble": trouble}]}
         )
-        for name, outage in (("a", None), ("b", later), ("c", UNREACHABLE), ("d", None))
+        for name, trouble in (("a", None), ("b", later), ("c", UNREACHABLE), ("d", busy))
     ]
     role = live_role(replicas)
-    assert role is not None and role.engines[0].unreachable == Unreachable.model_validate(UNREACHABLE)
+    assert role is not None and role.engines[0].trouble == EngineTrouble.model_validate(UNREACHABLE)
+
+
+def test_each_cause_has_words_and_a_remedy_in_a_sentence() -> None:
+    assert set(CAUSES) == set(get_args(TroubleCause)) == set(ENGINE_KINDS) and set(ENGINE_KINDS.values()) <= set(KINDS)
+    assert [cause for cause, kind in CAUSES.items() if not kind.words or not kind.remedy.endswith(".")] == []
 
 
 async def missing(gateway: Served) -> list[str]:
+    gateway.gateway["surveyor"].forget()
     response = await gateway.client.get("/readyz")
     assert response.status_code == 503
     problem = response.json()
@@ -181,16 +193,52 @@ async def missing(gateway: Served) -> list[str]:
 
 async def test_every_missing_dependency_is_named(gateway: Served) -> None:
     gateway.journal.replies.clear()
-    assert await missing(gateway) == ["coordinator"]
+    assert await missing(gateway) == ["coordinator", "roles"]
     gateway.journal.available = False
-    assert await missing(gateway) == ["journal", "coordinator"]
+    assert await missing(gateway) == ["journal", "coordinator", "roles"]
     gateway.gateway["catalog"].caught_up = False
-    assert await missing(gateway) == ["journal", "catalog", "coordinator"]
+    assert await missing(gateway) == ["journal", "catalog", "coordinator", "roles"]
     gateway.journal.available = True
-    gateway.journal.replies["control.coordinator"] = [COORDINATOR]
+    gateway.journal.replies |= ANSWERING
     gateway.gateway["catalog"].caught_up = True
     gateway.gateway["feed"].drain()
     assert await missing(gateway) == ["draining"]
+
+
+async def beat(gateway: Served, **more: Any) -> None:
+    await gateway.journal.tell("heartbeats.role.DEV", json.dumps({**AGENT, **more}).encode())
+
+
+async def test_agents_whose_heartbeats_say_that_they_live_are_not_asked(gateway: Served) -> None:
+    """Load balancers ask `/readyz` all the time, and there may be many replicas."""
+    at_s = 0.0
+    surveyor = gateway.gateway["surveyor"]
+    surveyor.heartbeats = Heartbeats(lambda: at_s)
+    gateway.journal.callbacks["heartbeats.role.*"] = [surveyor.heartbeats.note]
+    await beat(gateway)
+    del gateway.journal.replies["control.role.DEV"]
+    assert (await gateway.client.get("/readyz")).status_code == 200
+    at_s = SILENT_AFTER_S
+    assert await missing(gateway) == ["roles"]
+
+
+async def test_agents_that_restart_without_end_are_not_ready_although_one_always_answers(gateway: Served) -> None:
+    at_s = 0.0
+    surveyor = gateway.gateway["surveyor"]
+    surveyor.heartbeats = Heartbeats(lambda: at_s)
+    gateway.journal.callbacks["heartbeats.role.*"] = [surveyor.heartbeats.note]
+    for number in range(4):
+        assert (await gateway.client.get("/readyz")).status_code == 200
+        await beat(gateway, replica=f"a{number}")
+        at_s += 4
+        surveyor.forget()
+    response = await gateway.client.get("/readyz")
+    assert response.json()["errors"][0]["code"] == "role_restarts", response.text
+    for _ in range(20):
+        at_s += 3
+        await beat(gateway, replica="steady")
+    surveyor.forget()
+    assert (await gateway.client.get("/readyz")).status_code == 200, "the restarts are a minute ago"
 
 
 async def test_requests_at_once_share_their_checks(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +336,7 @@ async def test_metrics_show_durations_of_coordinators_and_engines_by_replica(gat
     story = Story("d")
     facts = (story.opened(), *(story.finished(agent) for agent in story.agents), story.closed())
     state = reduce(apply, facts, begin(story.accepted(at=NOW - timedelta(seconds=3))))
-    counts.take_end(state, story.completed())
+    counts.count_end(state, story.completed())
     seconds.observe(0.3)
     first_token.observe(0.04)
     gateway.journal.replies["control.coordinator"] = [{**COORDINATOR, "counts": counts.model_dump(mode="json")}]

@@ -100,6 +100,7 @@ async def test_the_tools_of_workspaces_are_listed_where_the_gateway_allows_some(
 
 async def test_a_server_that_is_away_degrades_readiness_and_refuses_no_work(gateway: Served) -> None:
     gateway.journal.replies["control.role.DEV"] = [replica(AWAY)]
+    gateway.journal.replies["control.role.QA"] = [{**replica(), "role": "QA"}]
     ready = await gateway.client.get("/readyz")
     assert ready.status_code == 200
     (degraded,) = ready.json()["degraded"]

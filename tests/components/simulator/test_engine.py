@@ -297,14 +297,3 @@ async def test_choices_are_drawn_from_seeds_that_follow_the_requests(client: htt
 
     together = await texts(n=3, seed=7)
     assert together == [(await texts(seed=seed))[0] for seed in (7, 8, 9)] and len(set(together)) == 3
-
-
-async def test_what_lacks_n_refuses_it_or_answers_one_choice(client: httpx.AsyncClient) -> None:
-    body = {"messages": MESSAGES, "n": 3}
-    await client.post("/simulator/script", json={"lacks": ["n"]})
-    assert (await client.get("/v1/models")).json()["data"][0]["owned_by"] == "simulator"
-    refused = await client.post(CHAT, json=body)
-    assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["body", "n"])
-    assert (await client.post(CHAT, json={**body, "n": 1})).status_code == 200
-    await client.post("/simulator/script", json={"lacks": ["choices"]})
-    assert len((await client.post(CHAT, json=body)).json()["choices"]) == 1

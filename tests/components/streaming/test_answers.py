@@ -1,11 +1,14 @@
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from app.api.event_schemas import UnfinishedCall
 from app.deliberation.facts import CallDelta, Fact, View
+from app.deliberation.ports import Record
 from app.sse import Frame
 from app.streaming.answers import AnswerFrames, finished_answer, growing_answer, unfinished_answer
 from app.streaming.frames import EventFrame, frame_of
@@ -137,6 +140,26 @@ async def test_kept_answers_are_bounded_by_their_bytes(story: Story, monkeypatch
     kept = [frame for frame in answers._frames.values() if frame.data]  # pyright: ignore[reportPrivateUsage]
     assert kept == made[-3:]
     assert await AnswerFrames(journal).of(TENANT, frames, takes) == await answers.of(TENANT, frames, takes)
+
+
+async def test_a_tenants_read_of_the_log_holds_up_no_other_tenant(story: Story) -> None:
+    journal, frames = await answering(story)
+    reading, goes_on = asyncio.Event(), asyncio.Event()
+
+    class SlowJournal(InMemoryJournal):
+        async def read(self, *_: Any) -> AsyncIterator[Record]:
+            reading.set()
+            await goes_on.wait()
+            for record in journal.records:
+                yield record
+
+    answers = AnswerFrames(SlowJournal())
+    async with asyncio.TaskGroup() as group:
+        slow = group.create_task(answers.of("acme", frames[3:], takes))
+        await reading.wait()
+        assert await answers.of("globex", frames, takes) == await AnswerFrames(journal).of("globex", frames, takes)
+        assert not slow.done()
+        goes_on.set()
 
 
 async def test_an_attempt_without_its_beginning_adds_no_pieces(story: Story) -> None:

@@ -144,7 +144,7 @@ async def test_tenants_take_turns_at_reads_of_the_log() -> None:
 
 async def test_texts_are_leased_when_a_watch_wants_them() -> None:
     journal, heard, texts = LossyJournal(), list[bytes](), keys_of(TENANT, ("a",))
-    await journal.hear(SUBJECT, heard.append)
+    await journal.listen(SUBJECT, heard.append)
     async with Feed(journal, limits=SMALL) as feed:
         async with feed.watch(A):
             assert heard == []

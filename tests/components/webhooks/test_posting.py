@@ -239,3 +239,25 @@ async def test_closes_the_connection_of_every_attempt() -> None:
         async with asyncio.timeout(5):
             while receiver.open:
                 await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://xn--bcher-kva.example/x", "xn--bcher-kva.example"),
+        ("HTTPS://XN--BCHER-KVA.Example/x", "xn--bcher-kva.example"),
+        ("https://xn--a.example/x", "xn--a.example"),
+    ],
+)
+async def test_a_host_in_punycode_is_looked_up_as_it_is_spelt(url: str, host: str) -> None:
+    names = Names()
+    async with posting(names) as poster:
+        assert code(await poster.post(url, HEADERS, b"{}")) == "name_unresolved"
+    assert names.lookups == [(host, 443)]
+
+
+async def test_a_host_in_punycode_receives_its_own_name() -> None:
+    async with receiving(200) as receiver, posting(Names(["127.0.0.1"]), listed=["xn--bcher-kva.test"]) as poster:
+        port = receiver.url("/").rsplit(":", 1)[1].rstrip("/")
+        outcome = await poster.post(f"http://xn--bcher-kva.test:{port}/hook", HEADERS, b"{}")
+    assert outcome.attempt.succeeded

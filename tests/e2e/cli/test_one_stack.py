@@ -54,7 +54,7 @@ def test_every_command_finds_the_stack_of_its_directory(deliberate: Run, stack: 
     delivered = deliberate("redeliver", "last")
     assert delivered.returncode == 0, delivered.stderr
     assert deliberate("deliveries", id, "--json").returncode == 0
-    assert deliberate("cluster").returncode == 0 and deliberate("roles", "DEV").returncode == 0
+    assert deliberate("status", "--all").returncode == 0 and deliberate("roles", "DEV").returncode == 0
     assert deliberate("streams", "plan").returncode == 0
     assert deliberate("webhooks", "secret").stdout.startswith("whsec_")
     assert deliberate("archive", "migrate").stdout.startswith("the archive has the tables of version")
@@ -74,7 +74,7 @@ async def test_the_doctor_finds_a_sound_stack_sound_within_three_seconds(deliber
     assert [each["code"] for each in of_stack] == ["simulated"], shown.stdout
     assert "is sound" in deliberate("doctor").stdout or len(of_stack) < len(found)
     began_s = time.monotonic()
-    (await stack.client.get("/doctor")).raise_for_status()
+    (await stack.client.get("/status")).raise_for_status()
     assert time.monotonic() - began_s < 3
 
 

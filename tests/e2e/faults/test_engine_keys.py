@@ -26,7 +26,7 @@ roles:
   QA: {{persona: You test., engines: [by-variable]}}
 """
 FAULTS = ["error:0.1", "broken-stream:0.1", "bad-json:0.1", "rate-limit:0.05", "bad-request:0.05"]
-PATHS = ("/cluster", "/metrics", "/roles", "/readyz", "/stats", "/deliberations?limit=100")
+PATHS = ("/status", "/metrics", "/roles", "/readyz", "/stats", "/deliberations?limit=100")
 
 
 @dataclass
@@ -83,8 +83,12 @@ def command_lines() -> bytes:
 async def run(client: httpx.AsyncClient, role: str, agents: int) -> dict[str, Any]:
     body = {"task": TASK, "role": role, "num_agents": agents, "strategy": "vote"}
     response = await client.post("/deliberations", json=body, headers={"Prefer": "wait=60"})
-    assert response.status_code == 200, response.text
-    return response.json()
+    outcome = response.raise_for_status().json()
+    async with asyncio.timeout(120):
+        while outcome["ended_at"] is None:
+            await asyncio.sleep(0.1)
+            outcome = (await client.get(f"/deliberations/{outcome['id']}")).raise_for_status().json()
+    return outcome
 
 
 async def test_a_key_is_refused_replaced_and_appears_nowhere(
@@ -130,7 +134,7 @@ async def refused_and_replaced(client: httpx.AsyncClient, keys: Keys, engines: t
     assert refused["usage"]["calls"] == 3, "a refused key is not tried again"
     (problem,) = await unusable_engines(client, 1)
     assert engines[0] in problem["detail"]
-    assert "refuses its key" in (await client.get("/cluster")).text
+    assert "refuses its key" in (await client.get("/status")).text
     await asyncio.to_thread(key_file.write_text, keys.new)
     outcomes.append(await run(client, "DEV", 3))
     assert outcomes[-1]["status"] == "completed", outcomes[-1]

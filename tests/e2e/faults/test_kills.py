@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from app.deliberation.facts import CallFinished
-from tests.e2e.conftest import SLOW, Stack
+from tests.conditions import until_empty
+from tests.e2e.conftest import SLOW, Stack, announcements_of
 
 pytestmark = pytest.mark.e2e
 
@@ -46,8 +47,8 @@ async def test_a_council_survives_the_death_of(stack: Stack, victim: str) -> Non
     before = await in_the_middle(stack, deliberation_id)
     assert len(before) >= 3
     kill(victim, pids)
-    found = await stack.until(deliberation_id, status="completed", timeout_s=120)
-    assert found["degraded"] is None and len(found["verdict"]["ranking"]) == 3
+    resource = await stack.until(deliberation_id, status="completed", timeout_s=120)
+    assert resource["degraded"] is None and len(resource["verdict"]["ranking"]) == 3
     after = await stack.recorded(deliberation_id)
     assert {call_id: after[call_id] for call_id in before} == before
     asked = (await stack.engine_calls())["calls"]
@@ -60,4 +61,6 @@ async def test_a_council_survives_the_death_of(stack: Stack, victim: str) -> Non
         assert 1 <= fact.usage.calls <= started + 1, f"{call_id}: {fact.usage.calls} attempts, {started} requests"
     ends = await stack.journal.last([f"deliberations.default.{deliberation_id}.end"])
     assert len(ends) == 1
+    await until_empty(stack.journal, "DELIBERATIONS", "coordinator", 120)
+    assert await announcements_of(stack.journal, deliberation_id) == ["completed"]
     await stack.until_ready()

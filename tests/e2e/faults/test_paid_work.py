@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.conftest import TASK, own_stack
-from tests.integration.simulator.test_simulator_server import running
+from tests.integration.simulator.server_process import running
 
 pytestmark = pytest.mark.e2e
 
@@ -37,7 +37,8 @@ async def test_deliberations_that_end_at_any_moment_cost_what_the_engine_wrote(t
     draw, ends, cost, room = Random(7), Counter[str](), Decimal(0), asyncio.Semaphore(AT_ONCE)
     with running(*OPTIONS) as engine:
         (tmp_path / "roles.yaml").write_text(ROLES.format(url=engine.url))
-        async with own_stack(tmp_path / "data", "--agents", "nats", "--roles", str(tmp_path / "roles.yaml")) as stack:
+        options = ("--agents", "local", "--roles", str(tmp_path / "roles.yaml"), "--engine-url", engine.url)
+        async with own_stack(tmp_path / "data", *options) as stack:
 
             async def run() -> None:
                 nonlocal cost
@@ -54,12 +55,12 @@ async def test_deliberations_that_end_at_any_moment_cost_what_the_engine_wrote(t
                     if cancelled_after_s is not None:
                         await asyncio.sleep(cancelled_after_s)
                         await stack.client.post(f"/deliberations/{id}/cancel", json={})
-                    found = await stack.read(id)
-                    while found["ended_at"] is None:
+                    ended = await stack.read(id)
+                    while ended["ended_at"] is None:
                         await asyncio.sleep(0.1)
-                        found = await stack.read(id)
-                    ends[found["status"]] += 1
-                    costs = found["usage"]["cost"]
+                        ended = await stack.read(id)
+                    ends[ended["status"]] += 1
+                    costs = ended["usage"]["cost"]
                     cost += 0 if costs is None else Decimal(str(costs["amount"]))
 
             await asyncio.gather(*(run() for _ in range(DELIBERATIONS)))

@@ -4,13 +4,12 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
-from decimal import Decimal
 from typing import Any
 
 import httpx
 import pytest
 
-from app.deliberation.calls import BATCH_AFTER, Call, ChatMessage, StageRequest
+from app.deliberation.calls import BATCH_AFTER
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import (
     CallDelta,
@@ -20,110 +19,31 @@ from app.deliberation.facts import (
     CancelRequested,
     StageClosed,
     View,
-    decode,
 )
-from app.deliberation.outputs import TEXT_CHARS_MAX, Output
+from app.deliberation.outputs import TEXT_CHARS_MAX
 from app.deliberation.ports import Record
-from app.deliberation.roles import EnginePrices, EngineSpec, Role
-from app.log.stream_settings import PUBLICATIONS
+from app.deliberation.roles import EngineSpec, Role
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.agent.call import announce_attempt
 from serve_deployments.agent.outcome_check import ABSENT_FOR_S
 from serve_deployments.engine.client import Engines
 from serve_deployments.engine.limits import OPEN_S
 from serve_deployments.engine.pool import TOGETHER
+from serve_deployments.engine.state import EngineFailure
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
-
-ANSWER = json.dumps({"reasoning": "r", "answer": "forty-two", "confidence": 80})
-PRICES = EnginePrices(currency="USD", prompt=Decimal("0.5"), completion=Decimal("1.5"))
-USAGE = {"prompt_tokens": 10, "completion_tokens": 5}
-PERSONA = "You are a persona for tests."
-
-Script = Callable[[dict[str, Any], int], httpx.Response]
-
-
-def streamed(text: str, finish: str = "stop", pieces: int = 4) -> httpx.Response:
-    size = max(1, len(text) // pieces)
-    chunks = [text[at : at + size] for at in range(0, len(text), size)]
-    lines = [{"choices": [{"delta": {"content": part}, "finish_reason": None}]} for part in chunks]
-    lines.append({"choices": [{"delta": {}, "finish_reason": finish}]})
-    lines.append({"choices": [], "usage": USAGE})
-    body = "".join(f"data: {json.dumps(line)}\n\n" for line in lines) + "data: [DONE]\n\n"
-    return httpx.Response(200, stream=httpx.ByteStream(body.encode()))
-
-
-class ScriptedEngine:
-    def __init__(self, script: Script) -> None:
-        self.script = script
-        self.bodies: list[dict[str, Any]] = []
-        self.hosts: list[str] = []
-        self.hold: asyncio.Event | None = None
-
-    async def __call__(self, request: httpx.Request) -> httpx.Response:
-        if request.url.path.endswith("/models"):
-            return httpx.Response(200, json={"data": [{"id": "scripted"}]})
-        body = json.loads(request.content)
-        self.bodies.append(body)
-        self.hosts.append(request.url.host)
-        number = len(self.bodies)
-        if self.hold is not None:
-            await self.hold.wait()
-        return self.script(body, number)
-
-
-def call(number: int = 1, output: Output | None = None) -> Call:
-    return Call(
-        call_id=f"s1-dev-{number:03d}",
-        agent_id=f"dev-{number:03d}",
-        role="DEV",
-        messages=(ChatMessage(role="system", content="s"), ChatMessage(role="user", content=f"u{number}")),
-        output=output or Output(kind="answer"),
-        temperature=0.5,
-        max_tokens=64,
-        seed=11,
-    )
-
-
-def request(
-    calls: tuple[Call, ...],
-    *,
-    resumed: bool = False,
-    deadline_s: float = 30,
-    asked_s_ago: float = 0,
-    deliberation_id: str = "d1",
-    priority: int = 0,
-) -> StageRequest:
-    return StageRequest(
-        tenant="default",
-        deliberation_id=deliberation_id,
-        priority=priority,
-        stage=1,
-        calls=calls,
-        asked_at=datetime.now(UTC) - timedelta(seconds=asked_s_ago),
-        deadline_at=datetime.now(UTC) + timedelta(seconds=deadline_s),
-        resumed=resumed,
-    )
-
-
-def replica(engine: ScriptedEngine, journal: InMemoryJournal, engines: int = 1, *, deltas: bool = True) -> AgentReplica:
-    urls = [f"http://engine{number}" for number in range(engines)]
-    client = Engines([EngineSpec(url=url) for url in urls], transport=httpx.MockTransport(engine))
-    options: dict[str, Any] = {"stream_deltas": deltas, "publications": PUBLICATIONS, "engine_away_timeout_s": 30}
-    return AgentReplica("DEV", Role(persona=PERSONA), client, journal, **options)
-
-
-async def outcomes(agent: AgentReplica, asked: StageRequest) -> list[CallFinished]:
-    await agent.run_stage(asked)
-    call_ids = {call.call_id for call in asked.calls}
-    facts = [decode(record.data) for record in await agent.journal.facts(asked.tenant, asked.deliberation_id)]
-    found = [fact for fact in facts if isinstance(fact, CallFinished) and fact.call_id in call_ids]
-    assert len(found) == len(call_ids)
-    return found
-
-
-def views(journal: InMemoryJournal, kind: type) -> list[Any]:
-    return [event for record in journal.records if isinstance(event := decode(record.data), kind)]
+from tests.integration.agent.scripted_engine import ANSWER, USAGE, ScriptedEngine, streamed
+from tests.integration.agent.stage_runs import (
+    PERSONA,
+    PRICES,
+    STOPS,
+    AnsweringJournal,
+    call,
+    outcomes,
+    replica,
+    request,
+    views,
+)
 
 
 async def test_a_replica_reports_what_its_engines_answered_and_what_is_wrong_with_them() -> None:
@@ -136,12 +56,13 @@ async def test_a_replica_reports_what_its_engines_answered_and_what_is_wrong_wit
     assert all(ttft_ms >= 0 for ttft_ms, _, _ in before["recent"])
     state = agent.engines.engines[0]
     state.circuit.failed(time.monotonic(), unreachable=False)
-    began, state.failure = datetime.now(UTC), "answered with errors"
+    began, state.failure = datetime.now(UTC), EngineFailure("memory", "it answered 503: CUDA out of memory")
     assert state.trouble(time.monotonic()) is None, "one failure opens no circuit"
     for _ in range(2):
         state.circuit.failed(time.monotonic() + 5, unreachable=False)
-    detail, since = state.trouble(time.monotonic()) or ("", began)
-    assert detail == "fails: it answered with errors" and abs((since - began).total_seconds()) < 1
+    trouble = state.trouble(time.monotonic())
+    assert trouble is not None and trouble.detail == "is out of memory: it answered 503: CUDA out of memory"
+    assert abs((trouble.since - began).total_seconds()) < 1 and "--max-model-len" in trouble.remedy
     state.circuit.succeeded()
     assert state.trouble(time.monotonic()) is None
 
@@ -195,7 +116,7 @@ async def test_requests_of_a_replica_that_died_have_no_known_cost() -> None:
 
 async def test_a_persona_that_all_agents_share_stands_after_the_rules() -> None:
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
-    await outcomes(replica(engine, InMemoryJournal()), request((call(),)).model_copy(update={"one_role": True}))
+    await outcomes(replica(engine, InMemoryJournal()), request((call(),)).model_copy(update={"one_persona": True}))
     rules, work = (message["content"] for message in engine.bodies[0]["messages"])
     assert rules == f"s\n\n# Who you are\n{PERSONA}"
     assert PERSONA not in work
@@ -496,19 +417,6 @@ async def test_a_stopping_replica_waits_for_its_calls_for_a_limited_time() -> No
     assert [finished] == await consumer
 
 
-STOPS = {
-    "cancel": CancelRequested(deliberation_id="d1", ts=datetime.now(UTC)),
-    "stage closed": StageClosed(
-        deliberation_id="d1", ts=datetime.now(UTC), stage=1, purpose="propose", round=0, seen=(), reason="deadline"
-    ),
-}
-
-
-class AnsweringJournal(InMemoryJournal):
-    async def answer(self, subject: str, describe: object) -> None:
-        self.replies.setdefault(subject, [])
-
-
 @pytest.mark.parametrize("stop", STOPS.values(), ids=STOPS.keys())
 async def test_facts_stop_calls_and_stopped_calls_record_call_cancelled(stop: CancelRequested | StageClosed) -> None:
     journal = AnsweringJournal()
@@ -607,9 +515,9 @@ async def test_batch_calls_that_wait_for_a_full_engine_yield_to_interactive_ones
     batch = request(tuple(call(number) for number in range(1, 53)), priority=BATCH_AFTER)
     interactive = request((call(99),), deliberation_id="d2")
     running = [asyncio.create_task(outcomes(agent, batch))]
-    await until(lambda: len(agent.engines._waiting) == 50)  # pyright: ignore[reportPrivateUsage]
+    await until(lambda: agent.engines.waiting == 50)
     running.append(asyncio.create_task(outcomes(agent, interactive)))
-    await until(lambda: len(agent.engines._waiting) == 51)  # pyright: ignore[reportPrivateUsage]
+    await until(lambda: agent.engines.waiting == 51)
     assert len(engine.bodies) == 2
     engine.hold.set()
     await asyncio.gather(*running)
@@ -720,8 +628,8 @@ async def test_a_replica_describes_an_engine_that_it_cannot_connect_to() -> None
     agent = unreachable()
     (engine,) = (await agent.describe())["engines"]
     assert engine["url"] == "http://engine0:8000" and not engine["healthy"]
-    assert engine["unreachable"]["cause"] == "connection refused"
-    assert datetime.fromisoformat(engine["unreachable"]["since"]).tzinfo is not None
+    assert engine["trouble"]["detail"] == "cannot be connected to: connection refused"
+    assert datetime.fromisoformat(engine["trouble"]["since"]).tzinfo is not None
 
 
 def hedging(journal: InMemoryJournal | None = None) -> tuple[ScriptedEngine, AgentReplica]:

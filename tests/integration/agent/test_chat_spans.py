@@ -13,9 +13,8 @@ from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
-from tests.integration.agent.test_agent_replica import ANSWER, ScriptedEngine, call, outcomes, request, streamed
-from tests.integration.agent.test_samples import samples
-from tests.integration.simulator.test_simulator_server import running
+from tests.integration.agent.scripted_engine import ANSWER, ScriptedEngine, streamed
+from tests.integration.agent.stage_runs import call, outcomes, request
 from tests.otlp import KeptSpans
 
 TRACE = DeliberationTrace.of("d1", None)
@@ -132,19 +131,6 @@ async def test_a_request_that_was_not_written_is_no_chat() -> None:
     agent.engines.engines[0].models, agent.engines.engines[0].extended = ("scripted",), False
     (outcome,) = await outcomes(agent, asked(call(1), deadline_s=1.0))
     assert outcome.problem is not None and spans.spans == []
-
-
-async def test_a_request_for_several_calls_is_one_chat_that_links_to_the_others() -> None:
-    spans = KeptSpans()
-    with running("--seed", "7", "--duration-ms", "0") as simulator:
-        agent = traced(None, spans, simulator.url)
-        await outcomes(agent, asked(*samples(3)))
-        await agent.engines.close()
-    (chat,) = spans.spans
-    calls = [TRACE.agent(each.call_id) for each in samples(3)]
-    assert chat.attributes[names.REQUEST_CHOICE_COUNT] == 3
-    assert [chat.parent_id, *(link.span_id for link in chat.links)] == [each.span_id for each in calls]
-    assert chat.attributes[names.RESPONSE_FINISH_REASONS] == ["stop"] * 3
 
 
 async def test_a_run_of_the_sandbox_is_a_span_in_place_of_a_chat() -> None:

@@ -12,17 +12,8 @@ from app.deliberation.outputs import Output
 from serve_deployments.agent.agent import AgentReplica
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
-from tests.integration.agent.test_agent_replica import (
-    ANSWER,
-    AnsweringJournal,
-    ScriptedEngine,
-    call,
-    outcomes,
-    replica,
-    request,
-    streamed,
-    views,
-)
+from tests.integration.agent.scripted_engine import ANSWER, ScriptedEngine, streamed
+from tests.integration.agent.stage_runs import AnsweringJournal, call, outcomes, replica, request, views
 from tests.integration.cli.children import alive, children_of, wardens_of
 from tests.integration.sandbox.sandboxed import altered
 

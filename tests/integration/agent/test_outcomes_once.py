@@ -12,18 +12,8 @@ from app.deliberation.roles import EngineSpec
 from serve_deployments.agent.agent import AgentReplica
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
-from tests.integration.agent.test_agent_replica import (
-    ANSWER,
-    PRICES,
-    STOPS,
-    ScriptedEngine,
-    call,
-    outcomes,
-    replica,
-    request,
-    streamed,
-    views,
-)
+from tests.integration.agent.scripted_engine import ANSWER, ScriptedEngine, streamed
+from tests.integration.agent.stage_runs import PRICES, STOPS, call, outcomes, replica, request, views
 
 
 def priced(journal: InMemoryJournal) -> tuple[ScriptedEngine, AgentReplica]:

@@ -10,8 +10,8 @@ from app.deliberation.roles import EngineSpec, Role
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
 from tests.fakes import InMemoryJournal
-from tests.integration.agent.test_agent_replica import PERSONA, call, request
-from tests.integration.simulator.test_simulator_server import simulating
+from tests.integration.agent.stage_runs import PERSONA, call, request
+from tests.integration.simulator.server_process import simulating
 
 CALLS = 200
 

@@ -17,7 +17,8 @@ from serve_deployments.agent import call as agent_call
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
 from tests.conditions import until
-from tests.integration.agent.test_agent_replica import ANSWER, PERSONA, AnsweringJournal, call, outcomes, request, views
+from tests.integration.agent.scripted_engine import ANSWER
+from tests.integration.agent.stage_runs import PERSONA, AnsweringJournal, call, outcomes, request, views
 
 PIECES = tuple(ANSWER[begin : begin + 12] for begin in range(0, len(ANSWER), 12))
 WATCHED = b"default.d1"
@@ -145,7 +146,7 @@ async def test_leases_are_renewed_while_they_are_held(monkeypatch: pytest.Monkey
     monkeypatch.setattr(text_viewers, "RENEWED_S", 0.001)
     monkeypatch.setattr(text_viewers, "NAMED_MAX", 2)
     journal, heard = AnsweringJournal(), list[bytes]()
-    await journal.hear(SUBJECT, heard.append)
+    await journal.listen(SUBJECT, heard.append)
     leases = TextLeases(journal)
     renewing = asyncio.create_task(leases.renew())
     with leases.held(keys_of("acme", ("a", "b", "c"))):
@@ -162,13 +163,13 @@ async def test_leases_are_renewed_while_they_are_held(monkeypatch: pytest.Monkey
 
 def test_a_replica_keeps_a_bounded_number_of_leases_the_newest() -> None:
     viewers = TextViewers()
-    viewers.take(b"t.first")
+    viewers.renew(b"t.first")
     for begin in range(0, KEPT_MAX, NAMED_MAX):
-        viewers.take("\n".join(f"t.{number}" for number in range(begin, begin + NAMED_MAX)).encode())
+        viewers.renew("\n".join(f"t.{number}" for number in range(begin, begin + NAMED_MAX)).encode())
     assert not viewers.has("t", "first") and viewers.has("t", str(KEPT_MAX - 1))
 
 
 def test_a_message_that_names_more_than_gateways_do_is_cut() -> None:
     viewers = TextViewers()
-    viewers.take("\n".join(f"t.{number}" for number in range(NAMED_MAX + 1)).encode())
+    viewers.renew("\n".join(f"t.{number}" for number in range(NAMED_MAX + 1)).encode())
     assert viewers.has("t", str(NAMED_MAX - 1)) and not viewers.has("t", str(NAMED_MAX))

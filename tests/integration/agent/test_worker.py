@@ -13,8 +13,8 @@ from serve_deployments.arguments import WorkerArgs
 from serve_deployments.coordinator.task_queue import WorkerAgents
 from serve_deployments.engine.client import Engines
 from tests.conftest import NatsServer
-from tests.integration.agent.test_agent_replica import call, request
-from tests.integration.simulator.test_simulator_server import running
+from tests.integration.agent.stage_runs import call, request
+from tests.integration.simulator.server_process import running
 
 
 async def test_a_worker_that_breaks_records_what_its_calls_are_answered_meanwhile(

@@ -22,7 +22,7 @@ from app.settings import Settings
 from tests.components.routes.served import APP, answering
 from tests.conditions import until
 from tests.conftest import NatsServer
-from tests.integration.archive.test_projector import projecting, until_copied
+from tests.integration.archive.projecting import projecting, until_copied
 from tests.story import Story
 
 WINDOW_BYTES = 24

@@ -18,10 +18,10 @@ from app.archive.database.writing import Rows, rows_of
 from app.deliberation.errors import ArchiveRefused, ArchiveUnavailable
 from app.deliberation.facts import Fact
 from app.log.journal import JetStreamJournal
+from tests.integration.archive.archived_stories import EPOCH, records_of, told, written
 from tests.integration.archive.conftest import migrated, opened
 from tests.integration.archive.postgres import PostgresServer, programs
-from tests.integration.archive.test_projector import projecting, read, tell, until_copied
-from tests.integration.archive.test_store import EPOCH, records_of, told, written
+from tests.integration.archive.projecting import projecting, read, tell, until_copied
 from tests.story import NOW, Story
 
 HOSTILE = "\x00 \U0001f600 \u2028 ' \" -- %s \\ ; DROP TABLE deliberations; {} \x7f \ufffe"

@@ -22,7 +22,7 @@ from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.integration.archive.conftest import migrated
 from tests.integration.archive.postgres import PostgresServer
-from tests.integration.archive.test_projector import projecting, until_copied
+from tests.integration.archive.projecting import projecting, until_copied
 
 QUERIES = (
     "",

@@ -17,11 +17,11 @@ from app.cli import cli
 from app.log.journal import JetStreamJournal
 from tests.conftest import NatsServer
 from tests.integration.archive.conftest import opened
+from tests.integration.archive.killed_processes import Installation, running
 from tests.integration.archive.pgbouncer import PgBouncer
 from tests.integration.archive.postgres import PostgresServer
-from tests.integration.archive.test_kills import World, running
-from tests.integration.archive.test_projector import until_copied
-from tests.integration.archive.test_search import ENDLESS, answer, found, write
+from tests.integration.archive.projecting import until_copied
+from tests.integration.archive.searches import ENDLESS, answer, places_of, write
 
 UNNAMED = "?prepared_statement_cache_size=0"
 DELIBERATIONS = 12
@@ -74,13 +74,13 @@ def test_a_pooler_that_keeps_no_prepared_statements_is_refused_by_name(postgres:
 async def test_gateway_and_archive_work_by_transactions(
     journal: JetStreamJournal, own_nats_server: NatsServer, url: str
 ) -> None:
-    world = World(journal, own_nats_server, url)
-    async with running(world):
-        ids = await asyncio.gather(*(world.play(number, deleted=number == 0) for number in range(DELIBERATIONS)))
+    installation = Installation(journal, own_nats_server, url)
+    async with running(installation):
+        ids = await asyncio.gather(*(installation.play(number, deleted=number == 0) for number in range(DELIBERATIONS)))
         await until_copied(journal)
-        listed = await world.listed()
+        listed = await installation.listed()
         asked = ["/deliberations?q=task", "/deliberations?metadata.number=3", "/stats?by=role"] * CONNECTIONS_MAX
-        answers = await asyncio.gather(*(world.answer("GET", path) for path in asked))
+        answers = await asyncio.gather(*(installation.answer("GET", path) for path in asked))
 
         assert sorted(listed) == sorted(ids[1:])
         assert {response.status_code for response in answers} == {200}
@@ -96,8 +96,8 @@ async def test_settings_and_the_bound_of_a_search_end_with_their_transaction(
         patched.setattr(store_module, "SEARCH_S", 0.2)
         patched.setattr("app.archive.database.texts.selection", endless)
         with pytest.raises(SearchTooSlow, match=r"takes longer than 0\.2 s"):
-            await found(store, "cat")
-    assert await found(store, "cat") == [0]
+            await places_of(store, "cat")
+    assert await places_of(store, "cat") == [0]
 
     settings = "SELECT current_setting('statement_timeout'), current_setting('jit'), pg_backend_pid(), pg_sleep(0.1)"
     seen = await asyncio.gather(*(another_client(url, settings) for _ in range(CONNECTIONS_MAX)))

@@ -4,8 +4,6 @@ import asyncio
 import random
 import signal
 import sys
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,66 +11,25 @@ from typing import Any
 import pytest
 
 from app.archive.database.store import Archived, Store
-from app.archive.projector import Projector
 from app.catalog.entries import Entry, ListFilter
 from app.deliberation.errors import Gone
-from app.deliberation.facts import CancelRequested, Deleted, Fact, encode
+from app.deliberation.facts import CancelRequested, Deleted, encode
 from app.deliberation.fold import state_of
 from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import ARCHIVE_CONSUMER, StreamSettings
 from app.log.streams import apply
 from app.log.work_queue import QueueItem, WorkQueue
-from tests.conditions import until, until_empty
+from tests.conditions import until
 from tests.conftest import NatsServer
+from tests.integration.archive.projecting import append, projecting, read, rest, stories, tell, until_copied
 from tests.story import NOW, Story
-
-KEPT_S = 10**9
-
-
-@asynccontextmanager
-async def projecting(journal: JetStreamJournal, store: Store) -> AsyncGenerator[Projector]:
-    projector = Projector(journal, store, retention_s=KEPT_S)
-    task = asyncio.create_task(projector.run())
-    try:
-        yield projector
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-def rest(story: Story) -> list[Fact]:
-    return [story.opened(), *(story.finished(agent) for agent in story.agents), story.closed(), story.completed()]
-
-
-async def append(journal: JetStreamJournal, facts: Sequence[Fact]) -> None:
-    for fact in facts:
-        await journal.append("acme", fact)
-
-
-async def tell(journal: JetStreamJournal, story: Story) -> None:
-    await append(journal, [story.accepted(), *rest(story)])
-
-
-async def until_copied(journal: JetStreamJournal, timeout_s: float = 30) -> None:
-    await until_empty(journal, "DELIBERATIONS", ARCHIVE_CONSUMER, timeout_s)
-
-
-async def read(store: Store, deliberation_id: str) -> Archived | Gone | None:
-    try:
-        return await store.read("acme", deliberation_id)
-    except Gone as gone:
-        return gone
 
 
 async def until_read(store: Store, deliberation_id: str) -> None:
     async with asyncio.timeout(20):
         while not isinstance(await read(store, deliberation_id), Archived):
             await asyncio.sleep(0.01)
-
-
-def stories(count: int) -> list[Story]:
-    return [Story(f"{number:026d}") for number in range(count)]
 
 
 async def test_what_is_copied_equals_the_log(journal: JetStreamJournal, store: Store) -> None:
@@ -262,7 +219,7 @@ async def test_facts_of_a_later_version_wait_for_a_projector_that_reads_them(
     async with projecting(journal, store) as projector:
         await until(lambda: projector.counts["skipped"] > 2)
         assert await read(store, "later") is None
-        monkeypatch.setattr("app.archive.row_process.state_of", lambda _: state_of(map(as_known, records)))
+        monkeypatch.setattr("app.archive.projected.state_of", lambda _: state_of(map(as_known, records)))
         records = await journal.facts("acme", "later")
         await until_copied(journal)
     assert isinstance(await read(store, "later"), Archived)

@@ -22,8 +22,8 @@ from app.deliberation.facts import Degraded, StrategyRef, Verdict
 from app.deliberation.fold import state_of
 from app.deliberation.quote import QuoteHistory, RoleHistory
 from app.deliberation.specification import AgentSpec
+from tests.integration.archive.archived_stories import EPOCH, records_of, written
 from tests.integration.archive.conftest import opened
-from tests.integration.archive.test_store import EPOCH, records_of, written
 from tests.story import NOW, Story
 
 DAY = timedelta(days=1)

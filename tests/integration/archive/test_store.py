@@ -1,7 +1,6 @@
 """What the store holds is the newest that was written, on SQLite and on PostgreSQL."""
 
 import asyncio
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,29 +16,10 @@ from app.archive.database.writing import Opening
 from app.catalog.entries import BENCH, Entry, ListFilter
 from app.deliberation.calls import FactProblem
 from app.deliberation.errors import Gone
-from app.deliberation.facts import CancelRequested, Fact, Failed, encode, prefix, suffix
-from app.deliberation.fold import state_of
-from app.deliberation.ports import Record
+from app.deliberation.facts import CancelRequested, Failed
+from tests.integration.archive.archived_stories import EPOCH, records_of, told, written
 from tests.integration.archive.conftest import opened
 from tests.story import NOW, Story
-
-EPOCH = "0a1b2c3d"
-
-
-def records_of(story: Story, facts: Sequence[Fact], first: int = 1, tenant: str = "acme") -> list[Record]:
-    stem = prefix(tenant, story.id)
-    return [Record(f"{stem}.{suffix(fact)}", number, encode(fact)) for number, fact in enumerate(facts, first)]
-
-
-def told(story: Story, text: str = "{}") -> list[Fact]:
-    answers = [story.finished(agent, text) for agent in story.agents]
-    return [story.accepted(), story.opened(), *answers, story.closed(), story.completed()]
-
-
-def written(records: Sequence[Record], tenant: str = "acme") -> Written:
-    state = state_of(records)
-    assert state is not None
-    return Written(tenant, state.deliberation_id, at=state.accepted.ts, state=state, records=records)
 
 
 async def test_an_ended_deliberation_is_read_as_it_was_written(store: Store, fresh_id: str) -> None:

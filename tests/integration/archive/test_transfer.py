@@ -18,8 +18,8 @@ from app.archive.parquet import export_parquet
 from app.archive.transfer import export_archive, import_archive
 from app.deliberation.errors import Gone, InvalidRequest
 from tests.components.docs.tables import ROOT
+from tests.integration.archive.archived_stories import EPOCH, records_of, told, written
 from tests.integration.archive.conftest import migrated
-from tests.integration.archive.test_store import EPOCH, records_of, told, written
 from tests.story import NOW, Story
 from tests.unit.facts_of import ID
 from tests.unit.strategies.stories import story

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.log.stream_settings import StreamSettings
+from app.log.stream_settings import PUBLICATION_STREAMS, StreamSettings
 from app.log.streams import declared_consumers, declared_streams
 from tests.components.cli.council_run import ID, Served, StubGateway, council_of
 from tests.conftest import NatsServer
@@ -62,6 +62,27 @@ class TestStreams:
         assert (code, json.loads(out)["created"][0]) == (0, "DELIBERATIONS")
         assert await finished("streams", "apply", *at, "--json") == (0, '{"created":[]}\n', "")
         assert await finished("streams", "plan", *at, "--json") == (0, '{"missing":[],"different":[]}\n', "")
+
+    @pytest.mark.parametrize(
+        ("variable", "options", "streams"),
+        [
+            ("", (), set[str]()),
+            ("", ("--publish", "announcements"), {"ORCHESTRATOR_EVENTS"}),
+            ("responses", (), {"AGENT_RESPONSES"}),
+            ("responses", ("--publish", ""), set[str]()),
+        ],
+    )
+    async def test_streams_of_messages_for_others_are_those_that_are_named(
+        self,
+        at: tuple[str, str],
+        monkeypatch: pytest.MonkeyPatch,
+        variable: str,
+        options: tuple[str, ...],
+        streams: set[str],
+    ) -> None:
+        monkeypatch.setenv("PUBLISH", variable)
+        _, out, _ = await finished("streams", "plan", *at, *options, "--json")
+        assert set(json.loads(out)["missing"]) & PUBLICATION_STREAMS.keys() == streams
 
     async def test_apply_rejects_and_names_differences(self, at: tuple[str, str]) -> None:
         assert (await finished("streams", "apply", *at))[0] == 0

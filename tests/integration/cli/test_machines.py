@@ -9,17 +9,13 @@ import os
 import shlex
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-DELIBERATE = Path(sys.executable).with_name("deliberate")
+from tests.integration.cli.apart import APART, DELIBERATE, HERE, LOOPBACK_UP, MOUNTED, NAMELESS, may
+
 PEPPER = "KEY_PEPPER=" + "p" * 40
-MOUNTED = ("unshare", "--map-root-user", "--mount", "sh", "-c")
-APART = ("unshare", "--map-root-user", "--net", "sh", "-c")
-NAMELESS = ("unshare", "--map-user=54321", "--map-group=54321", "sh", "-c")
-HERE = ("sh", "-c")
 DEEP = "/".join(5 * ["d" * 100])
 
 # What surrounds `up`, the shell's words before it, its options, the error's code, and a part of its sentence.
@@ -105,13 +101,6 @@ REFUSED: dict[str, tuple[tuple[str, ...], str, str, str, str]] = {
     "a file of roles that is gone": (HERE, "export ROLES_FILE=gone.yaml;", "", "invalid_setting", "gone.yaml"),
     "a key that is gone": (HERE, "export LOG_KEY_FILE=gone;", "", "invalid_setting", "gone"),
 }
-LOOPBACK_UP = 'import fcntl, socket, struct; fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sh14x", b"lo", 0x49))'
-
-
-def may(around: tuple[str, ...]) -> bool:
-    with suppress(OSError):
-        return subprocess.run([*around, "true"], capture_output=True, check=False).returncode == 0
-    return False
 
 
 @pytest.mark.parametrize("name", REFUSED)

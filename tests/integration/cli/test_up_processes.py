@@ -155,6 +155,16 @@ async def test_a_child_that_never_becomes_ready_ends_the_start_with_its_log(
     assert len(events.of(ChildStarted, "gateway")) == 2, "one more attempt, as a port may be taken for a moment"
 
 
+async def test_a_child_with_wrong_arguments_ends_the_start_at_once_with_its_own_words(run: Run, events: Events) -> None:
+    command = (sys.executable, "-m", "serve_deployments.simulator", "--bogus", "1")
+    simulator = replace(child("simulator", LASTS), command=command)
+    simulator = replace(simulator, environment={**os.environ, "TYPER_USE_RICH": "0"})
+    with pytest.raises(CommandError, match="simulator: No such option: --bogus"):
+        async with run(simulator):
+            pytest.fail("the body must not run")
+    assert len(events.of(ChildStarted, "simulator")) == 1
+
+
 async def test_a_missing_program_is_an_error(run: Run) -> None:
     with pytest.raises(CommandError, match="cannot be run"):
         async with run(replace(child("nats", LASTS), command=("/no/such/program",))):

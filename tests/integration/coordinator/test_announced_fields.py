@@ -7,8 +7,8 @@ from app.deliberation.calls import FactProblem, StageRequest, Usage
 from app.deliberation.facts import CancelRequested, encode
 from app.log.journal import JetStreamJournal
 from tests.conftest import NatsServer
-from tests.integration.coordinator.test_announcements import AGENT, announced, raw, told_of
-from tests.integration.coordinator.test_coordinator import Replica, Role, accepted, always, answered, until_done
+from tests.integration.coordinator.announcements import AGENT, announced, raw, told_of
+from tests.integration.coordinator.coordinator_replicas import Replica, Role, accepted, always, answered, until_done
 from tests.story import Story
 
 USAGE = Usage(prompt_tokens=70, completion_tokens=5, cached_tokens=32, calls=2)

@@ -16,7 +16,7 @@ from app.log.streams import plan
 from tests.conditions import until, until_empty
 from tests.conftest import NatsServer
 from tests.fakes import FakeClock
-from tests.integration.coordinator.test_coordinator import Replica, Role, always, facts_of
+from tests.integration.coordinator.coordinator_replicas import Replica, Role, always, facts_of
 from tests.story import Story
 
 CLUSTERS = ("eu", "us")

@@ -1,17 +1,11 @@
 import asyncio
-import json
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import cast
 
 import pytest
 
-from app.deliberation.calls import Call, StageRequest, Usage
+from app.deliberation.calls import StageRequest
 from app.deliberation.errors import DeliberationError
 from app.deliberation.facts import (
-    Accepted,
-    CallFinished,
     Completed,
     Deleted,
     End,
@@ -19,62 +13,27 @@ from app.deliberation.facts import (
     Failed,
     Resumed,
     StageOpened,
-    decode,
 )
 from app.deliberation.ports import Appended
-from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import ACK_WAIT_S_MIN, PUBLICATIONS, StreamSettings
 from app.log.streams import apply
 from app.observability.process_counts import CoordinatorCounts
-from app.observability.traces import Tracer
-from serve_deployments.coordinator.coordinator import HEARTBEAT_S, CoordinatorReplica
-from serve_deployments.deployments import Handle, RayAgents
-from tests.conditions import until, until_empty
+from serve_deployments.coordinator.coordinator import HEARTBEAT_S
+from tests.conditions import until
 from tests.conftest import NatsServer
+from tests.integration.coordinator.coordinator_replicas import (
+    Replica,
+    Role,
+    accepted,
+    always,
+    facts_of,
+    until_done,
+    waiting,
+)
 from tests.otlp import KeptSpans
-from tests.story import Story
 
 POISON = "poison"
-
-
-def accepted(deliberation_id: str, timeout_s: int = 120) -> Accepted:
-    strategy = {"strategy": "single", "strategy_version": STRATEGIES["single"].version}
-    return Story(deliberation_id, 1).accepted(datetime.now(UTC), timeout_s, **strategy)
-
-
-@dataclass
-class Role:
-    journal: JetStreamJournal
-    answers: Callable[[StageRequest], Awaitable[bool]]
-    asked: list[str] = field(default_factory=list[str])
-
-    @property
-    def run_stage(self) -> "Role":
-        return self
-
-    async def remote(self, payload: bytes) -> None:
-        request = StageRequest.model_validate_json(payload)
-        self.asked.append(request.deliberation_id)
-        if not await self.answers(request):
-            await asyncio.Event().wait()
-        for call in request.calls:
-            await self.journal.append(request.tenant, answered(request, call))
-
-
-def answered(request: StageRequest, call: Call) -> CallFinished:
-    return CallFinished(
-        deliberation_id=request.deliberation_id,
-        ts=datetime.now(UTC),
-        call_id=call.call_id,
-        agent_id=call.agent_id,
-        role=call.role,
-        stage=request.stage,
-        attempt=1,
-        text=json.dumps({"reasoning": "because", "answer": "blue", "confidence": 50}),
-        usage=Usage(calls=1),
-        duration_ms=1,
-    )
 
 
 class Breaking(JetStreamJournal):
@@ -84,60 +43,9 @@ class Breaking(JetStreamJournal):
         return await super().append(tenant, fact)
 
 
-@dataclass
-class Replica:
-    journal: JetStreamJournal
-    serving: asyncio.Task[None]
-
-    @classmethod
-    async def start(
-        cls,
-        url: str,
-        role: Role,
-        journals: type[JetStreamJournal] = JetStreamJournal,
-        tracer: Tracer | None = None,
-        clusters: Sequence[str] = (),
-    ) -> "Replica":
-        journal = await journals.connect(url)
-        ready = asyncio.Event()
-        agents = {"DEV": RayAgents(cast("Handle", role))}
-        replica = CoordinatorReplica(journal, agents, 10, PUBLICATIONS, tracer=tracer, clusters=clusters)
-        serving = asyncio.create_task(replica.serve(ready))
-        await ready.wait()
-        return cls(journal, serving)
-
-    async def stop(self) -> None:
-        self.serving.cancel()
-        await asyncio.wait({self.serving})
-        await self.journal.close()
-
-    async def die(self) -> None:
-        await self.journal.close()
-        self.serving.cancel()
-        await asyncio.wait({self.serving})
-
-
-async def facts_of(journal: JetStreamJournal, deliberation_id: str) -> list[Fact]:
-    records = await journal.facts("default", deliberation_id)
-    return [cast("Fact", decode(record.data)) for record in records]
-
-
-async def always(_: object) -> bool:
-    return True
-
-
 async def counts_of(journal: JetStreamJournal) -> CoordinatorCounts:
     (reply,) = await journal.inquire("control.coordinator", timeout_s=5)
     return CoordinatorCounts.model_validate(reply["counts"])
-
-
-async def until_done(journal: JetStreamJournal, timeout_s: float = 30) -> None:
-    await until_empty(journal, "DELIBERATIONS", "coordinator", timeout_s)
-
-
-async def waiting(journal: JetStreamJournal) -> tuple[int, int]:
-    state = await journal.request("$JS.API.CONSUMER.INFO.DELIBERATIONS.coordinator")
-    return state["num_pending"], state["num_ack_pending"]
 
 
 async def test_poisoned_work_fails_and_work_beside_it_completes(

@@ -24,7 +24,7 @@ from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from tests.conditions import until
 from tests.conftest import NatsServer
-from tests.integration.coordinator.test_coordinator import Replica, Role, accepted, always, facts_of, until_done
+from tests.integration.coordinator.coordinator_replicas import Replica, Role, accepted, always, facts_of, until_done
 
 NEXT = STRATEGIES["single"].version + 1
 

@@ -24,8 +24,8 @@ from app.settings import Settings
 from tests.components.routes.served import APP, answering
 from tests.conditions import until
 from tests.conftest import NatsServer
-from tests.integration.coordinator import test_coordinator
-from tests.integration.coordinator.test_coordinator import Replica, Role, always
+from tests.integration.coordinator import coordinator_replicas
+from tests.integration.coordinator.coordinator_replicas import Replica, Role, always
 
 ENGINE = {"url": "http://e", "prices": {"currency": "USD", "prompt": 1, "completion": 1}}
 ROLES = {"engines": {"e": ENGINE}, "roles": {"DEV": {"persona": "p", "engines": ["e"]}}}
@@ -41,13 +41,13 @@ def roles_file(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def priced(monkeypatch: pytest.MonkeyPatch) -> None:
-    answered = test_coordinator.answered
+    answered = coordinator_replicas.answered
 
     def with_cost(request: StageRequest, call: Call) -> CallFinished:
         cost = UsageCost(amount=Decimal("0.4"), currency="USD")
         return answered(request, call).model_copy(update={"usage": Usage(calls=1, cost=cost)})
 
-    monkeypatch.setattr(test_coordinator, "answered", with_cost)
+    monkeypatch.setattr(coordinator_replicas, "answered", with_cost)
 
 
 @asynccontextmanager
@@ -125,7 +125,7 @@ async def test_finished_work_waits_for_its_spend_without_suspicion(
     monkeypatch.setattr("serve_deployments.coordinator.coordinator.REQUEUE_DELAY_S", 0.01)
     journal = await log_of(own_nats_server)
     replica = await Replica.start(own_nats_server.url, Role(journal, always), CannotSpend)
-    await journal.append("default", test_coordinator.accepted("spent"))
+    await journal.append("default", coordinator_replicas.accepted("spent"))
 
     async with asyncio.timeout(30):
         while not await journal.last([f"deliberations.default.spent.takeover.{2 * POISON_TAKEOVERS}"]):
@@ -152,7 +152,7 @@ class LosesItsFirstEnd(JetStreamJournal):
 async def test_a_coordinator_that_ends_again_what_was_counted_counts_it_once(own_nats_server: NatsServer) -> None:
     journal = await log_of(own_nats_server)
     replica = await Replica.start(own_nats_server.url, Role(journal, always), LosesItsFirstEnd)
-    await journal.append("default", test_coordinator.accepted("twice"))
+    await journal.append("default", coordinator_replicas.accepted("twice"))
 
     await ended(journal, "twice")
 

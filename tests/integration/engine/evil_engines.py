@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from serve_deployments.engine.client import LIST_BYTES_MAX
-from tests.integration.agent.test_agent_replica import ANSWER
+from tests.integration.agent.scripted_engine import ANSWER
 from tests.integration.engine.raw_engine import LIST, RECORDED, recorded, whole
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"

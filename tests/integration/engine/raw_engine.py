@@ -26,7 +26,7 @@ class RawEngine:
     """Plays `replies` in their order, and the last one again and again. `models` answers the list of models.
 
     `waits_s` is the time before a reply, `pause_s` that between its pieces. At its end it `holds_open` the connection,
-    or `resets` it.
+    or `resets` it. It `has_written` once a reply's last piece is.
     """
 
     replies: Sequence[Sequence[bytes]]
@@ -38,6 +38,7 @@ class RawEngine:
     url: str = ""
     holds_open: bool = False
     resets: bool = False
+    has_written: bool = False
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -55,6 +56,7 @@ class RawEngine:
                     writer.write(piece)
                     await writer.drain()
                     await asyncio.sleep(self.pause_s if content else 0)
+                self.has_written |= bool(content)
                 if self.resets and content:
                     # An end without a lingering time is a reset.
                     writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, pack("ii", 1, 0))

@@ -8,9 +8,9 @@ from serve_deployments.engine.client import PROBE_TIMEOUT_S, Engines
 from serve_deployments.engine.replies import Meter
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
-from tests.integration.agent.test_agent_replica import call, outcomes, request
-from tests.integration.engine.test_engine_client import CALL, SALT
-from tests.integration.simulator.test_simulator_server import running
+from tests.integration.agent.stage_runs import call, outcomes, request
+from tests.integration.engine.streamed_replies import CALL, SALT
+from tests.integration.simulator.server_process import running
 
 CONCURRENCY = 2
 # The connections that aiohttp makes where nothing else is said.
@@ -30,7 +30,7 @@ async def test_a_role_that_uses_its_whole_concurrency_finds_its_engine_healthy()
         while not calls.done():
             (engine,) = (await agent.describe())["engines"]
             busiest = max(busiest, engine["in_flight"])
-            assert (engine["healthy"], engine["circuit"], engine["unreachable"]) == (True, "closed", None)
+            assert (engine["healthy"], engine["circuit"], engine["trouble"]) == (True, "closed", None)
             await asyncio.wait({calls}, timeout=0.1)
         assert busiest == CONCURRENCY
         assert [outcome.problem for outcome in await calls] == [None] * CONCURRENCY

@@ -10,60 +10,15 @@ import httpx
 import pytest
 import respx
 
-from app.deliberation.calls import Call, ChatMessage
 from app.deliberation.errors import CallCancelled, CallTimeout, DeliberationError, EngineRejected, EngineUnavailable
-from app.deliberation.outputs import Output, json_schema
+from app.deliberation.outputs import json_schema
 from app.deliberation.roles import EngineSpec
 from serve_deployments.engine.client import Engines
 from serve_deployments.engine.replies import EngineReply, Meter
 from serve_deployments.engine.request_body import request_body
 from serve_deployments.engine.state import EngineUnreachable, KeyRefused, RetryLater
 from tests.conditions import until
-
-URL = "http://engine"
-SALT = "of-a-tenant"
-CHAT = f"{URL}/v1/chat/completions"
-CALL = Call(
-    call_id="s1-dev-001",
-    agent_id="dev-001",
-    role="DEV",
-    messages=(ChatMessage(role="system", content="rules"), ChatMessage(role="user", content="task")),
-    output=Output(kind="answer"),
-    temperature=0.7,
-    max_tokens=64,
-    seed=7,
-)
-USAGE = {
-    "prompt_tokens": 10,
-    "completion_tokens": 5,
-    "total_tokens": 15,
-    "prompt_tokens_details": {"cached_tokens": 4},
-}
-
-
-def chunk(text: str | None = None, finish: str | None = None, usage: object = None) -> bytes:
-    choices = [{"index": 0, "delta": {"content": text} if text else {}, "finish_reason": finish}]
-    body = {"choices": [] if usage and text is None and finish is None else choices, "usage": usage}
-    return b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n"
-
-
-WHOLE_STREAM = [chunk("Hé"), chunk("llo"), chunk(finish="stop"), chunk(usage=USAGE), b"data: [DONE]\n\n"]
-
-
-class Pieces(httpx.AsyncByteStream):
-    def __init__(self, pieces: list[bytes], ending: Exception | None = None) -> None:
-        self.pieces = pieces
-        self.ending = ending
-        self.closed = False
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self.pieces:
-            yield piece
-        if self.ending is not None:
-            raise self.ending
-
-    async def aclose(self) -> None:
-        self.closed = True
+from tests.integration.engine.streamed_replies import CALL, CHAT, SALT, URL, USAGE, WHOLE_STREAM, Pieces, chunk
 
 
 def refused(status: int, text: str = "", **headers: str) -> httpx.Response:
@@ -224,6 +179,18 @@ async def test_refusals(
     assert type(caught.value) is error
     assert caught.value.retryable == (after_s is not None)
     assert getattr(caught.value, "after_s", 0) == (after_s or 0)
+
+
+async def test_a_refused_request_that_probes_an_engine_closes_its_circuit(
+    router: respx.MockRouter, engines: Engines
+) -> None:
+    (engine,) = engines.engines
+    while engine.healthy:
+        engine.circuit.failed(time.monotonic() - 1, unreachable=False)
+    router.post(CHAT).mock(return_value=refused(400))
+    with engines.requesting(engine), pytest.raises(EngineRejected):
+        await whole(engines)
+    assert engine.healthy and engine.admits(time.monotonic()), "further calls go on"
 
 
 TRANSPORT_ERRORS: list[tuple[Exception, type[DeliberationError]]] = [

@@ -11,24 +11,18 @@ from hypothesis import strategies as st
 from app.deliberation.calls import BATCH_AFTER, Call, ChatMessage
 from app.deliberation.errors import CallTimeout, EngineUnavailable
 from app.deliberation.roles import EngineSpec, Role
-from app.routes.roles import INQUIRY_TIMEOUT_S
-from serve_deployments.agent.agent import PROBE_WITHIN_S, AgentReplica
+from app.operations.survey import INQUIRY_TIMEOUT_S
+from app.operations.surveyor import PROBED_WITHIN_S as SURVEYED_WITHIN_S
+from serve_deployments.agent.agent import PROBE_WITHIN_S, PROBED_WITHIN_S, AgentReplica
 from serve_deployments.agent.call import cache_salt
 from serve_deployments.engine.client import PROBE_TIMEOUT_S, Engines
 from serve_deployments.engine.replies import Meter
 from serve_deployments.engine.request_body import request_body
 from serve_deployments.engine.state import EngineUnreachable
 from tests.fakes import InMemoryJournal
-from tests.integration.agent.test_agent_replica import (
-    ANSWER,
-    ScriptedEngine,
-    call,
-    outcomes,
-    replica,
-    request,
-    streamed,
-)
-from tests.integration.engine.test_engine_client import CALL, CHAT, SALT, URL, WHOLE_STREAM, Pieces
+from tests.integration.agent.scripted_engine import ANSWER, ScriptedEngine, streamed
+from tests.integration.agent.stage_runs import call, outcomes, replica, request
+from tests.integration.engine.streamed_replies import CALL, CHAT, SALT, URL, WHOLE_STREAM, Pieces
 
 # Fields that other engines might refuse, and all allowed fields.
 VLLM_ONLY = {"cache_salt", "stream_interval", "priority"}
@@ -161,7 +155,7 @@ async def test_an_agent_with_a_hanging_engine_describes_itself_in_time() -> None
     agent = AgentReplica(
         "DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True, engine_away_timeout_s=30
     )
-    assert PROBE_WITHIN_S < INQUIRY_TIMEOUT_S
+    assert PROBE_WITHIN_S < INQUIRY_TIMEOUT_S and PROBED_WITHIN_S < SURVEYED_WITHIN_S
     async with asyncio.timeout(PROBE_TIMEOUT_S):
         described = await agent.describe()
     assert (described["role"], described["in_flight"], described["concurrency"]) == ("DEV", 0, agent.role.concurrency)

@@ -14,16 +14,9 @@ from serve_deployments.engine.replies import EngineReply, Meter
 from serve_deployments.engine.state import EngineFull, KeyRefused
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
-from tests.integration.agent.test_agent_replica import (
-    ANSWER,
-    ScriptedEngine,
-    call,
-    outcomes,
-    replica,
-    request,
-    streamed,
-)
-from tests.integration.engine.test_engine_client import CALL, SALT, Pieces
+from tests.integration.agent.scripted_engine import ANSWER, ScriptedEngine, streamed
+from tests.integration.agent.stage_runs import call, outcomes, replica, request
+from tests.integration.engine.streamed_replies import CALL, SALT, Pieces
 
 OLD, NEW = "sk-old-0123456789", "sk-new-0123456789"
 
@@ -116,11 +109,12 @@ async def test_a_refused_key_ends_the_call_at_once_and_is_told(
     )
     assert len(engine.sent) == int(public_models), "it is not tried again"
     described = (await agent.describe())["engines"][0]
-    assert described["key_rejected"]["status"] == status and OLD not in str(described)
-    assert described["list_problem"] == "", "one fault is told once"
+    assert described["trouble"]["cause"] == "key" and OLD not in str(described)
+    assert described["trouble"]["detail"] == f"refuses its key: it answered {status}"
+    assert str(spec.api_key_file) in described["trouble"]["remedy"]
     engine.key = OLD
     await outcomes(agent, request((call(2),)))
-    assert (await agent.describe())["engines"][0]["key_rejected"] is None, "taken again"
+    assert (await agent.describe())["engines"][0]["trouble"] is None, "taken again"
 
 
 async def test_an_engine_that_wants_a_key_is_told_apart_from_a_wrong_key() -> None:

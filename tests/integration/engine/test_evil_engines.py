@@ -19,7 +19,8 @@ from serve_deployments.engine.replies import EVENTS_AT_ONCE, Meter, StreamedChoi
 from serve_deployments.engine.state import RETRY_AFTER_MAX_S, retry_after_s
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
-from tests.integration.agent.test_agent_replica import ANSWER, PERSONA, call, outcomes, request
+from tests.integration.agent.scripted_engine import ANSWER
+from tests.integration.agent.stage_runs import PERSONA, call, outcomes, request
 from tests.integration.engine.evil_engines import FLOODS, HEAD, LISTS, REPLIES, USAGES, answered, chunk
 from tests.integration.engine.raw_engine import RawEngine
 
@@ -75,7 +76,7 @@ async def read(*chunks: bytes) -> int:
     await asyncio.sleep(0)
     engine = Engines([EngineSpec(url="http://engine")]).engines[0]
     try:
-        await StreamedReply([StreamedChoice(call(), "d.c.1", None, Meter())]).read(engine, arriving())
+        await StreamedReply(StreamedChoice(call(), "d.c.1", None, Meter())).read(engine, arriving())
     finally:
         running.cancel()
     return turns

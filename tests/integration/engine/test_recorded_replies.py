@@ -7,39 +7,19 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.deliberation.calls import Usage
-from app.deliberation.facts import CallFinished
-from app.deliberation.roles import EngineSpec, Role
-from serve_deployments.agent.agent import AgentReplica
+from app.deliberation.roles import EngineSpec
 from serve_deployments.engine.client import Engines
-from tests.fakes import InMemoryJournal
-from tests.integration.agent.test_agent_replica import PERSONA, call, outcomes, request
 from tests.integration.engine.raw_engine import RECORDED, RawEngine, recorded, whole
-from tests.integration.simulator.test_simulator_server import simulating
+from tests.integration.engine.recorded_outcomes import ANSWERED, outcome_of
+from tests.integration.simulator.server_process import simulating
+from tests.reported_inputs import REPORTED, reported
 
 ANSWER = '{"reasoning": "r", "answer": "42", "confidence": 90}'
-ANSWERED = (
-    "1a 2a 2b 2c 2e 2f 3a 4a 4b 5a 6a 8a 8c 9 13a 13b 13e 13f 15 16a 18a 20a 20c 20d 21a 32a 33a 33d 33e 33f "
-    "tool-call tool-call-object encoded-twice content-object choice-text status-201 reason-null-text reason-twice "
-    "harmony harmony-bare encoding-none usage-in-choice cache-hits failed-generation error-at-the-end"
-).split()
 # After a refusal that costs nothing, or one that comes in place of a text.
 ANSWERED_LATER = (
     "failed-generation-empty temperature-1 temperature-or-top-p response-schema error-400-in-200 error-429-in-200 "
     "overloaded-529 conflict-409"
 ).split()
-
-
-async def outcome_of(engine: RawEngine, path: str = "/v1", *, max_tokens: int = 512, **spec: str) -> CallFinished:
-    engines = Engines([EngineSpec.model_validate({"url": engine.url + path, "model": "m", **spec})])
-    agent = AgentReplica(
-        "DEV", Role(persona=PERSONA), engines, InMemoryJournal(), stream_deltas=True, engine_away_timeout_s=5
-    )
-    asked = call().model_copy(update={"max_tokens": max_tokens, "top_p": 0.9})
-    try:
-        (outcome,) = await outcomes(agent, request((asked,), deadline_s=25))
-    finally:
-        await engines.close()
-    return outcome
 
 
 @pytest.mark.parametrize("case", ANSWERED)
@@ -116,7 +96,7 @@ async def test_a_compressed_reply_is_decoded(encoding: str, bits: int) -> None:
         ("6c", "engine_unavailable", "broke its stream off", 3),
         ("14a", "answer_withheld", 'the model refused: "I can\'t assist."', 1),
         ("14b", "answer_withheld", "a content filter of the engine stopped the answer", 1),
-        ("21b", "engine_unavailable", 'answered 429 within a success: {"message": "quota"', 3),
+        ("21b", "engine_unavailable", "answered 429 within a success: quota", 3),
         ("29", "invalid_output", "stopped at 196 of 4,096 tokens: its context is full", 2),
     ],
 )
@@ -177,3 +157,42 @@ async def test_the_simulator_plays_each_recorded_reply_by_name() -> None:
             assert outcome.problem is None and json.loads(outcome.text or "")["answer"] == "42", name
         refused = await client.post("/simulator/script", json={"reply": "nobody's"})
         assert refused.status_code == 400 and "33e" in refused.text
+
+
+@pytest.mark.parametrize("name", [*reported("plain backslashes"), *reported("end of a stream")])
+async def test_a_reported_reply_is_answered_as_it_was_meant(name: str) -> None:
+    stream = whole(REPORTED[name]["input"]["body"].encode(), kind="text/event-stream")
+    async with RawEngine([[stream]]).serving() as engine:
+        outcome = await outcome_of(engine)
+    assert outcome.problem is None and json.loads(outcome.text or "")["answer"] == REPORTED[name]["expected"]
+    assert len(engine.bodies) == outcome.usage.calls == 1
+
+
+def _streamed(*events: str) -> RawEngine:
+    return RawEngine([[whole("".join(f"data: {each}\n\n" for each in events).encode(), kind="text/event-stream")]])
+
+
+def _piece(text: str) -> str:
+    return json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]})
+
+
+@pytest.mark.parametrize("text", [ANSWER[:-1], f"{ANSWER} {ANSWER[:20]}", "42"])
+async def test_done_after_an_object_that_is_not_closed_is_no_answer(text: str) -> None:
+    async with _streamed(_piece(text), "[DONE]").serving() as engine:
+        outcome = await outcome_of(engine)
+    assert outcome.problem is not None and "broke its stream off" in outcome.problem.detail and len(engine.bodies) == 3
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '"CUDA out of memory"',
+        "CUDA out of memory",
+        '{"detail": "CUDA out of memory"}',
+        '{"message": "CUDA out of memory"}',
+    ],
+)
+async def test_an_error_in_any_form_is_quoted_where_a_stream_breaks_off(said: str) -> None:
+    async with _streamed(_piece('{"reasoning"'), said, "[DONE]").serving() as engine:
+        outcome = await outcome_of(engine)
+    assert outcome.problem is not None and "CUDA out of memory" in outcome.problem.detail

@@ -19,12 +19,14 @@ from app.log.stream_settings import PUBLICATION_STREAMS, PUBLICATIONS, TASKS_STR
 from app.log.streams import declared_streams
 from app.webhooks.attempts import DeliveryKey, RedeliveryRequested
 from serve_deployments.coordinator.task_queue import WorkerAgents
+from tests.conditions import server_has_read
 from tests.conftest import NatsServer
-from tests.integration.agent.test_agent_replica import call
-from tests.integration.agent.test_agent_replica import request as stage_request
-from tests.integration.coordinator.test_coordinator import Replica, Role, always, until_done
+from tests.integration.agent.stage_runs import call
+from tests.integration.agent.stage_runs import request as stage_request
+from tests.integration.coordinator.coordinator_replicas import Replica, Role, always, until_done
+from tests.integration.log.input_files import put
 from tests.integration.planning.conftest import TRANSITIONED, announce, moved, plan_event, taking, until_taken
-from tests.integration.routes.test_gateway_log import gateway_on
+from tests.integration.routes.running_gateways import gateway_on
 from tests.story import Story
 
 # In the task, in each answer and in the story: what a search of the streams looks for.
@@ -81,7 +83,7 @@ def stream_settings() -> StreamSettings:
 
 
 async def test_delete_empties_what_the_architecture_says(
-    journal: JetStreamJournal, own_nats_server: NatsServer
+    journal: JetStreamJournal, own_nats_server: NatsServer, tmp_path: Path
 ) -> None:
     streams = [str(stream["name"]) for stream in declared_streams(StreamSettings(publications=PUBLICATIONS))]
     async with taking(own_nats_server.url):
@@ -100,9 +102,11 @@ async def test_delete_empties_what_the_architecture_says(
     updated = ContextUpdated(tenant="default", story_id=STORY, task_id=id, version_hash="9f2c")
     await journal.publish("context.updated", dump(updated), "u1")
     await queue_tasks(journal, id)
+    file = await put(journal.inputs, tmp_path, f"{TASK} {ANSWER}".encode(), b"form", "default")
+    await journal.inputs.use("default", file.sha256, id, datetime.now(UTC))
     outcomes = sum(subject.endswith(".finished") for subject, _ in await stored(journal, "DELIBERATIONS"))
     await until_copied(
-        journal, {"AGENT_RESULTS": outcomes, "VLLM_STREAMING": 1, "AGENT_RESPONSES": outcomes, "ORCHESTRATOR_EVENTS": 2}
+        journal, {"AGENT_RESULTS": outcomes, "VLLM_STREAMING": 1, "AGENT_RESPONSES": outcomes, "ORCHESTRATOR_EVENTS": 1}
     )
     before = {stream: await stored(journal, stream) for stream in streams}
     assert outcomes and all(before[stream] for stream in streams if stream != "KEYS")
@@ -162,7 +166,7 @@ async def test_a_delete_reads_its_own_tasks_however_many_wait(
     await journal.client.subscribe(f"$JS.API.STREAM.MSG.GET.{TASKS_STREAM}", cb=note)
     async with gateway_on(own_nats_server) as (_, client):
         assert (await client.delete(f"/deliberations/{story.id}")).status_code == 204
-    await journal.client.flush()
+    await server_has_read(journal.client)
     assert len(asked) == 2, "one read finds the task, and one that there is no other"
     left = {subject for subject, _ in await stored(journal, TASKS_STREAM)}
     assert len(left) == await queued(journal) == others
@@ -180,12 +184,12 @@ async def test_a_message_that_many_erase_at_once_is_erased(jetstream_journal: Je
 class TestWithoutOtherServices:
     @pytest.fixture
     def stream_settings(self) -> StreamSettings:
-        return StreamSettings()
+        return StreamSettings(publications=())
 
     async def test_a_deletion_leaves_the_tombstone_alone(
         self, journal: JetStreamJournal, own_nats_server: NatsServer
     ) -> None:
-        names = [str(stream["name"]) for stream in declared_streams(StreamSettings())]
+        names = [str(stream["name"]) for stream in declared_streams(StreamSettings(publications=()))]
         assert not set(names) & PUBLICATION_STREAMS.keys()
         story = Story("d1")
         for fact in (story.accepted(), story.completed()):

@@ -103,5 +103,5 @@ async def test_a_gateway_over_a_full_store_answers_503_until_there_is_room(url: 
         assert {(await client.get(f"/deliberations/{id}")).status_code for id in accepted} == {200}, "reads still work"
 
         await journal.request(f"$JS.API.STREAM.PURGE.{STREAM}")
-        assert set(await missing(client)) == {"coordinator"}
+        assert set(await missing(client)) == {"coordinator", "roles"}
         assert (await client.post("/deliberations", json=body)).status_code == 202

@@ -7,9 +7,9 @@ from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply
 from app.log.work_queue import QueueItem, WorkQueue
-from tests.conditions import until
+from tests.conditions import server_has_read, until
 from tests.conftest import NatsServer
-from tests.contracts.test_journal import accepted
+from tests.contracts.journal_facts import accepted
 
 
 async def test_a_refused_pull_is_not_repeated_at_once(own_nats_server: NatsServer) -> None:
@@ -29,7 +29,7 @@ async def test_a_fetch_takes_what_waits_and_says_whether_that_is_all(journal: Je
     delivered: list[QueueItem] = []
     queue = WorkQueue(journal, 3, delivered.append, standing=False)
     await queue.start()
-    await journal.client.flush()
+    await server_has_read(journal.client)
     assert not delivered
     assert not await queue.fetch() and len(delivered) == 3
     # No slot is free.

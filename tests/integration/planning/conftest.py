@@ -1,17 +1,25 @@
-"""A log of the test's own, the process that takes plans, and a gateway's view of both."""
+"""A log of the test's own, and gateways that take plans."""
 
 import asyncio
 import base64
 import json
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
+from fastapi import FastAPI
+
 from app.deliberation.facts import Accepted, decode
+from app.deliberation.specification import ContextStatus
 from app.log.journal import JetStreamJournal
-from app.planning.consumer import APPROVED, PlanConsumer
-from app.planning.consumer_process import PlanningSettings, consumer_of, run
+from app.main import lifespan_of
+from app.planning.consumer import APPROVED
+from app.routes.dependencies import Gateway, SystemClock
+from app.settings import Settings
+from tests.components.routes.served import APP
 from tests.conditions import until_empty
 
 TRANSITIONED = "planning.story.transitioned"
@@ -40,21 +48,37 @@ async def announce(journal: JetStreamJournal, event: object, subject: str = APPR
     return (await journal.request(subject, data))["seq"]
 
 
+@dataclass(frozen=True)
+class TakingGateway:
+    """A gateway that takes plans. `counts` has the events that it took, by outcome; a stop signal calls `drain`."""
+
+    gateway: Gateway
+    drain: Callable[[], None]
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        metrics = self.gateway["metrics"].registry.collect()
+        samples = (sample for metric in metrics if metric.name == "planning_events" for sample in metric.samples)
+        return Counter({sample.labels["outcome"]: int(sample.value) for sample in samples if sample.value})
+
+    @property
+    def contexts(self) -> Mapping[ContextStatus, int]:
+        hydrator = self.gateway["deliberations"].context
+        return {} if hydrator is None else hydrator.counts
+
+
 @asynccontextmanager
-async def taking(url: str, **settings: Any) -> AsyncGenerator[PlanConsumer]:
-    async with consumer_of(PlanningSettings(nats_url=url, **settings)) as (journal, consumer):
-        task = asyncio.create_task(run(journal, consumer))
-        try:
-            yield consumer
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
+async def taking(url: str, *, startup_wait_s: float = 5.0, **settings: Any) -> AsyncGenerator[TakingGateway]:
+    chosen, app = Settings(nats_url=url, planning=True, **settings), FastAPI()
+    app.state.connections = APP.state.connections
+    async with lifespan_of(chosen, None, SystemClock(), startup_wait_s=startup_wait_s)(app) as gateway:
+        yield TakingGateway(gateway, app.state.drain)
 
 
-async def planning_process(url: str, **environment: str) -> asyncio.subprocess.Process:
+async def gateway_process(url: str, **environment: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "app.planning",
-        env={"NATS_URL": url, "PLANNING_PORT": "0", "PATH": "", **environment},
+        sys.executable, "-m", "app.main",
+        env={"NATS_URL": url, "PORT": "0", "PATH": "", "PLANNING": "true", **environment},
         stdout=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
 

@@ -4,10 +4,10 @@ import asyncio
 import json
 import os
 import random
-import signal
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,17 +23,17 @@ from tests.integration.planning.conftest import (
     TRANSITIONED,
     acceptances,
     announce,
+    gateway_process,
     moved,
     plan_event,
-    planning_process,
     rejections,
     taking,
     until_taken,
 )
 
 FOUR = ["ARCHITECT", "DEV", "QA", "DEVOPS"]
-# `PLANS=200 pytest tests/integration/planning -k killed` plays the full number.
-PLANS, KILLS = int(os.environ.get("PLANS", "20")), 10
+# `PLANS=200 pytest tests/integration/planning -k kills` plays the full number.
+PLANS, KILLS, GATEWAYS = int(os.environ.get("PLANS", "20")), 10, 3
 
 
 async def test_a_plan_starts_one_deliberation_per_role_with_its_metadata(
@@ -83,11 +83,11 @@ async def test_the_complexity_chooses_the_roles_of_a_plan_without_roles(
 async def test_redeliveries_and_kills_start_nothing_twice(
     journal: JetStreamJournal, own_nats_server: NatsServer
 ) -> None:
-    """Each plan of four roles is announced three times while the process is killed ten times."""
-    deliveries = [plan_event(number, roles=FOUR) for number in range(PLANS)] * 3
-    random.Random(3).shuffle(deliveries)
-    limits = {"QUEUE_DEPTH_MAX": "10000", "TENANT_IN_FLIGHT_MAX": "10000"}
-    process = await planning_process(own_nats_server.url, **limits)
+    """Each plan of four roles is announced three times to several gateways, of which ten are killed."""
+    deliveries, chance = [plan_event(number, roles=FOUR) for number in range(PLANS)] * 3, random.Random(3)
+    chance.shuffle(deliveries)
+    start = partial(gateway_process, own_nats_server.url, QUEUE_DEPTH_MAX="10000")
+    gateways = [await start() for _ in range(GATEWAYS)]
     kills = 0
     try:
         share = -(-len(deliveries) // KILLS)
@@ -95,17 +95,19 @@ async def test_redeliveries_and_kills_start_nothing_twice(
             before = len(await acceptances(journal))
             for event in deliveries[begin : begin + share]:
                 await announce(journal, event)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while len(await acceptances(journal)) <= before and len(await acceptances(journal)) < 4 * PLANS:
                     await asyncio.sleep(0.005)
-            process.send_signal(signal.SIGKILL)
-            await process.wait()
+            place = chance.randrange(GATEWAYS)
+            gateways[place].kill()
+            await gateways[place].wait()
             kills += 1
-            process = await planning_process(own_nats_server.url, **limits)
+            gateways[place] = await start()
         await until_taken(journal, 180)
     finally:
-        process.kill()
-        await process.wait()
+        for process in gateways:
+            process.kill()
+            await process.wait()
 
     counts = Counter(fact.deliberation_id for fact in await acceptances(journal))
     wanted = {role_deliberation_id("default", f"plan-{number:03d}", role) for number in range(PLANS) for role in FOUR}
@@ -198,6 +200,7 @@ async def test_what_cannot_be_taken_is_rejected_by_name_and_the_next_plan_starts
     assert named(0) == [("/plan_id", "missing")]
     assert named(1) == [("/roles/1", "unknown_role")]
     assert found[2]["problem"]["code"] == "body_too_large" and len(found[2]["received"]) == 4_096
+    assert (found[2]["plan_id"], found[2]["story_id"]) == (None, None), "what is too large is not parsed"
     assert found[3]["problem"]["code"] == "invalid_json" and found[3]["plan_id"] is None
     assert named(4) == [("/tenant", "foreign_tenant")] and found[4]["plan_id"] == "plan-001"
     assert named(5) == [("/timestamp", "not_iso_8601")]

@@ -1,6 +1,4 @@
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
 import httpx
 
@@ -8,26 +6,12 @@ from app.deliberation.facts import Completed
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply
-from app.main import lifespan_of
-from app.routes.dependencies import Gateway, SystemClock
-from app.settings import Settings
-from tests.components.routes.served import APP, answering
 from tests.conditions import until
 from tests.conftest import NatsServer
+from tests.integration.routes.running_gateways import gateway_on
 from tests.story import NOW
 
 BODY = {"task": "Name a colour."}
-
-
-@asynccontextmanager
-async def gateway_on(
-    server: NatsServer, startup_wait_s: float = 5.0
-) -> AsyncGenerator[tuple[Gateway, httpx.AsyncClient], None]:
-    async with lifespan_of(Settings(nats_url=server.url), None, SystemClock(), startup_wait_s=startup_wait_s)(
-        APP
-    ) as gateway:
-        async with answering(gateway) as client:
-            yield gateway, client
 
 
 async def missing(client: httpx.AsyncClient) -> set[str]:
@@ -51,7 +35,7 @@ async def test_a_gateway_waits_for_a_log_that_starts_later(own_nats_server: Nats
         assert "streams" in await missing(client)
         await apply(journal, StreamSettings())
         await until(lambda: gateway["catalog"].caught_up)
-        assert await missing(client) == {"coordinator"}
+        assert await missing(client) == {"coordinator", "roles"}
         assert (await client.post("/deliberations", json=BODY)).status_code == 202
         await journal.close()
 

@@ -7,6 +7,7 @@ import pytest
 
 from app.deliberation.calls import Check
 from app.deliberation.outputs import SandboxReport, TestCase
+from serve_deployments.node_directory.directory import NodeDirectory
 from serve_deployments.sandbox import checks
 from serve_deployments.sandbox.checks import Sandbox
 
@@ -28,13 +29,17 @@ def check(program: str, *tests: TestCase, timeout_s: int = 2, memory_mb: int = 2
     return Check(code=textwrap.dedent(program), tests=tests, timeout_s=timeout_s, memory_mb=memory_mb)
 
 
+async def reported(asked: Check, within_s: float = WITHIN_S) -> SandboxReport:
+    return await Sandbox(NodeDirectory()).report(asked, "acme", within_s)
+
+
 async def ran(program: str, *tests: TestCase, timeout_s: int = 2) -> SandboxReport:
-    return await Sandbox().report(check(program, *tests or (PASSES,), timeout_s=timeout_s), WITHIN_S)
+    return await reported(check(program, *tests or (PASSES,), timeout_s=timeout_s))
 
 
 @contextmanager
 def altered(boot: str) -> Iterator[None]:
-    before, marked, after = checks._BOOT.partition("from serve_deployments")
+    before, marked, after = checks._COMMAND[-1].partition("from serve_deployments")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checks, "_COMMAND", (*checks._COMMAND[:-1], before + boot + marked + after))
         yield

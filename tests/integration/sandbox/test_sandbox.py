@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from app.deliberation.outputs import SandboxReport
+from serve_deployments.node_directory.directory import NodeDirectory
+from serve_deployments.node_directory.slots import AT_ONCE
 from serve_deployments.sandbox import checks
-from serve_deployments.sandbox.checks import CHECKS_AT_ONCE, Sandbox
+from serve_deployments.sandbox.checks import Sandbox
 from tests.conditions import until
 from tests.integration.cli.children import alive, children_of, wardens_of
 from tests.integration.sandbox.programs import (
@@ -28,7 +30,7 @@ from tests.integration.sandbox.programs import (
     SCRIPTS,
     doing,
 )
-from tests.integration.sandbox.sandboxed import PASSES, WITHIN_S, calls, check, ran, script
+from tests.integration.sandbox.sandboxed import PASSES, WITHIN_S, calls, check, ran, reported, script
 
 ROOT = Path(__file__).parents[3]
 
@@ -54,7 +56,7 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setenv("SECRET_OF_THE_REPLICA", "hunter2")
     yield
     assert wardens_of(os.getpid()) == []
-    assert list(tmp_path.glob("check-*")) == []
+    assert list(tmp_path.glob("*/run-*")) == []
 
 
 # Effects on the machine
@@ -94,7 +96,7 @@ async def test_timeouts_of_one_writer_do_not_skip_anothers_tests() -> None:
     endless, honest = [calls("f", 1)] * 5, [calls("f", 0)] * 5
     tests = [test for both in zip(endless, honest, strict=True) for test in both]
     asked = check(program, *tests, timeout_s=1).model_copy(update={"writers": (1, 2) * 5})
-    report = await Sandbox().report(asked, WITHIN_S)
+    report = await reported(asked, WITHIN_S)
     assert [outcome.passed for outcome in report.outcomes] == [False, True] * 5
     assert report.not_run == {6, 8}
 
@@ -228,7 +230,7 @@ async def test_a_function_receives_its_arguments_as_json_values() -> None:
 
 @pytest.mark.parametrize(("program", "fault"), [(HONEST, ""), ("1 / 0", "the program does not load: ZeroDivision")])
 async def test_a_program_without_a_test_is_loaded_too(program: str, fault: str) -> None:
-    report = await Sandbox().report(check(program), WITHIN_S)
+    report = await reported(check(program), WITHIN_S)
     assert report.fault.startswith(fault) and bool(report.fault) == bool(fault)
 
 
@@ -254,9 +256,10 @@ async def test_a_failure_names_the_error_and_its_line() -> None:
 async def test_bounds_the_programs_that_run_at_once() -> None:
     """Good, bad and endless programs; the replica's loop keeps running."""
     programs = [HONEST, "def f(): return 2", "def f():\n    while True: pass", "import os\ndef f(): os.fork()"] * 4
-    sandbox = Sandbox()
+    sandbox = Sandbox(NodeDirectory())
     running = [
-        asyncio.create_task(sandbox.report(check(each, PASSES, PASSES, timeout_s=1), WITHIN_S)) for each in programs
+        asyncio.create_task(sandbox.report(check(program, PASSES, PASSES, timeout_s=1), "acme", WITHIN_S))
+        for program in programs
     ]
     most, turns = 0, 0
     while not all(task.done() for task in running):
@@ -267,13 +270,13 @@ async def test_bounds_the_programs_that_run_at_once() -> None:
         [True] * 2,
         *[[False] * 2] * 3,
     ] * 4
-    assert 1 < most <= CHECKS_AT_ONCE
+    assert 1 < most <= AT_ONCE
     assert turns > 20
 
 
 async def test_reports_tests_without_time_as_not_run() -> None:
     asked = check("import time\ndef f(): time.sleep(0.5)", *[calls("f")] * 20, timeout_s=20)
-    report = await Sandbox().report(asked, within_s=3.0)
+    report = await reported(asked, within_s=3.0)
     reasons = [outcome.reason for outcome in report.outcomes]
     assert reasons[0] == "" and reasons[-1] == "not run: the time of the check was over"
     assert {place for place, reason in enumerate(reasons) if reason} == report.not_run
@@ -281,37 +284,35 @@ async def test_reports_tests_without_time_as_not_run() -> None:
 
 @pytest.mark.parametrize("within_s", [0.0, 1.0, 1.001])
 async def test_a_check_without_time_finds_no_fault(within_s: float) -> None:
-    report = await Sandbox().report(check("while True: pass", PASSES), within_s)
+    report = await reported(check("while True: pass", PASSES), within_s)
     assert (report.fault, report.not_run) == ("", {0})
 
 
 async def test_reports_a_test_cut_by_the_deadline_as_not_run() -> None:
     program = "def f():\n    while True: pass"
-    cut = await Sandbox().report(check(program, PASSES, timeout_s=30), within_s=3.0)
+    cut = await reported(check(program, PASSES, timeout_s=30), within_s=3.0)
     assert (cut.not_run, cut.outcomes[0].reason) == ({0}, "not run: the time of the check was over")
-    ran_out = await Sandbox().report(check(program, PASSES, timeout_s=1), WITHIN_S)
+    ran_out = await reported(check(program, PASSES, timeout_s=1), WITHIN_S)
     assert (ran_out.not_run, ran_out.outcomes[0].reason) == (frozenset(), "ran longer than 1 s")
 
 
 async def test_programs_that_hang_do_not_starve_those_behind_them() -> None:
     """Each running program takes one turn; then the waiting program runs before their second tests."""
-    sandbox, done = Sandbox(), list[str]()
+    sandbox, done = Sandbox(NodeDirectory()), list[str]()
 
     async def one(name: str, program: str) -> SandboxReport:
-        report = await sandbox.report(check(program, *[PASSES] * 3, timeout_s=2), WITHIN_S)
+        report = await sandbox.report(check(program, *[PASSES] * 3, timeout_s=2), "acme", WITHIN_S)
         done.append(name)
         return report
 
-    hanging = [one("hangs", "def f():\n    while True: pass") for _ in range(CHECKS_AT_ONCE)]
+    hanging = [one("hangs", "def f():\n    while True: pass") for _ in range(AT_ONCE)]
     reports = await asyncio.gather(*hanging, one("honest", HONEST), one("honest", HONEST))
     assert done[:2] == ["honest"] * 2
     assert [len([outcome for outcome in report.outcomes if outcome.passed]) for report in reports] == [0] * 4 + [3, 3]
 
 
 async def test_a_check_that_is_stopped_leaves_no_process() -> None:
-    running = asyncio.create_task(
-        Sandbox().report(check("def f():\n    while True: pass", PASSES, timeout_s=60), WITHIN_S)
-    )
+    running = asyncio.create_task(reported(check("def f():\n    while True: pass", PASSES, timeout_s=60), WITHIN_S))
     await until(lambda: any(children_of(warden) for warden in wardens_of(os.getpid())))
     (warden,) = wardens_of(os.getpid())
     (child,) = children_of(warden)
@@ -323,10 +324,9 @@ async def test_a_check_that_is_stopped_leaves_no_process() -> None:
 async def test_programs_end_with_a_killed_replica(tmp_path: Path) -> None:
     script = f"""
         import asyncio, tempfile
-        from serve_deployments.sandbox.checks import Sandbox
-        from tests.integration.sandbox.sandboxed import PASSES, check
+        from tests.integration.sandbox.sandboxed import PASSES, check, reported
         tempfile.tempdir = {str(tmp_path)!r}
-        asyncio.run(Sandbox().report(check("def f():\\n    while True: pass", PASSES, timeout_s=60), 60.0))
+        asyncio.run(reported(check("def f():\\n    while True: pass", PASSES, timeout_s=60), 60.0))
     """
     replica = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT)
     await until(lambda: any(children_of(warden) for warden in wardens_of(replica.pid)), timeout_s=60)
@@ -335,4 +335,4 @@ async def test_programs_end_with_a_killed_replica(tmp_path: Path) -> None:
     replica.send_signal(signal.SIGKILL)
     replica.wait()
     await until(lambda: not alive(warden) and not alive(child))
-    await until(lambda: not list(tmp_path.glob("check-*")))
+    await until(lambda: not list(tmp_path.glob("*/run-*")))

@@ -23,7 +23,7 @@ from serve_deployments.application import build
 from serve_deployments.arguments import ApplicationArgs
 from tests.conditions import until
 from tests.conftest import NatsServer
-from tests.integration.simulator.test_simulator_server import running
+from tests.integration.simulator.server_process import running
 from tests.story import Story
 
 AGENTS = tuple(AgentSpec(agent_id=id, role=id[:-4].upper()) for id in ("dev-001", "dev-002", "qa-001"))
@@ -81,6 +81,13 @@ def test_invalid_roles_are_refused_with_their_path(tmp_path: Path) -> None:
     path.write_text("roles: {DEV: {persona: x, concurency: 3}}")
     with pytest.raises(InvalidRequest, match=r"roles\.DEV\.concurency"):
         build(ApplicationArgs(roles_file=path))
+
+
+def test_a_role_in_a_coordinators_process_is_refused_in_ray(tmp_path: Path) -> None:
+    path = tmp_path / "roles.yaml"
+    path.write_text("roles: {DEV: {persona: x}, QA: {persona: x, agents: nats}}")
+    with pytest.raises(InvalidRequest, match="role DEV runs in the process of a coordinator without Ray"):
+        build(ApplicationArgs(roles_file=path, agents="local"))
 
 
 @pytest.mark.parametrize("address", ["auto", "local", "ray://127.0.0.1:1", "127.0.0.1", ":1", "127.0.0.1:one"])

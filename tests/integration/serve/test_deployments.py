@@ -11,18 +11,17 @@ from serve_deployments import deployments
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.deployments import Agent, replicas_for_calls
 from serve_deployments.engine.client import Engines
-from tests.conditions import until
 from tests.fakes import InMemoryJournal
 
 
 class UnaskedJournal(InMemoryJournal):
-    async def answer(self, subject: str, describe: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> None:
+    async def answer(self, subject: str, describe: Callable[[bytes], Coroutine[Any, Any, dict[str, Any]]]) -> None:
         return
 
 
-def fault(agent: Agent) -> str | None:
+async def fault(agent: Agent) -> str | None:
     try:
-        agent.check_health()
+        await agent.check_health()
     except RuntimeError as error:
         return f"{error}, {error.__cause__!r}"
     return None
@@ -48,10 +47,10 @@ async def test_an_agent_whose_task_has_ended_is_unhealthy(of: type, task: str, m
     agent = Agent.__new__(Agent)
     role = Role(persona="p", engines=(EngineSpec(url="http://127.0.0.1:1"),))
     await cast("Any", agent).__init__("DEV", role, "", stream_deltas=True, publications=(), engine_away_timeout_s=30)
-    assert fault(agent) is None
+    assert await fault(agent) is None
     broken.set()
-    await until(lambda: fault(agent) is not None)
-    assert fault(agent) == f"a task of the replica has ended: {task}, TypeError('a defect')"
+    await asyncio.wait(agent._tasks, return_when=asyncio.FIRST_COMPLETED)  # pyright: ignore[reportPrivateUsage]
+    assert await fault(agent) == f"a task of the replica has ended: {task}, TypeError('a defect')"
     for running in agent._tasks:  # pyright: ignore[reportPrivateUsage]
         running.cancel()
     await agent._replica.engines.close()  # pyright: ignore[reportPrivateUsage]

@@ -4,9 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import httpx
@@ -14,34 +12,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.deliberation.outputs import Output, json_schema
-
-Fields = dict[str, Any]
+from tests.integration.simulator.server_process import Fields, Simulator, running, simulating
 
 CHAT = "/v1/chat/completions"
 MODEL = "simulated-council-8b"
 TASK = "# Task\nDesign a rate limiter for a multi-tenant HTTP API.\n\n# Who you are\nYou are a quality engineer."
 ANSWER_FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": json_schema(Output(kind="answer"))}}
-
-
-@dataclass
-class Simulator:
-    process: subprocess.Popen[str]
-    ready_line: str
-
-    @property
-    def url(self) -> str:
-        return self.ready_line.split()[2]
-
-
-@contextmanager
-def running(*options: str) -> Generator[Simulator]:
-    command = [sys.executable, "-m", "serve_deployments.simulator", "--port", "0", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield Simulator(process, process.stdout.readline().strip())
-        finally:
-            process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +32,6 @@ async def client(shared: Simulator) -> AsyncIterator[httpx.AsyncClient]:
         await script(client, behaviour="normal", faults=[], duration_ms=None, ttft_ms=0, per_token_ms=0, tokens=None)
         await client.delete("/simulator/calls")
         yield client
-
-
-@asynccontextmanager
-async def simulating(*options: str) -> AsyncGenerator[tuple[Simulator, httpx.AsyncClient]]:
-    with running(*options) as simulator:
-        async with httpx.AsyncClient(base_url=simulator.url, timeout=30) as client:
-            yield simulator, client
 
 
 def body(content: str = TASK, **fields: Any) -> Fields:

@@ -35,8 +35,8 @@ def test_a_text_rebuilt_wrongly_is_a_violation() -> None:
     about = '"deliberation_id":"a","ts":"2026-01-01T00:00:00Z","call_id":"s1-dev-001","agent_id":"dev-001"'
     delta = f'{{"type":"call.delta",{about},"attempt":1,"offset":0,"text":"re"}}'
     finished = f'{{"type":"call.finished",{about},"role":"DEV","stage":1,"attempt":1,"text":"red","duration_ms":5}}'
-    viewer.take(Frame("call.delta", delta, "e-1"))
-    viewer.take(Frame("call.finished", finished, "e-2"))
+    viewer.feed(Frame("call.delta", delta, "e-1"))
+    viewer.feed(Frame("call.finished", finished, "e-2"))
     assert viewer.faults == ["a s1-dev-001 was rebuilt otherwise than recorded"]
 
 
@@ -48,5 +48,5 @@ def test_a_stream_without_an_end_is_a_violation() -> None:
 
 def test_a_stream_gap_event_is_a_violation() -> None:
     viewer = Viewer(["a"], [])
-    viewer.take(Frame("stream.gap", "{}"))
+    viewer.feed(Frame("stream.gap", "{}"))
     assert viewer.faults == ["stream.gap after 0 events"]

@@ -14,12 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from app.deliberation.calls import Call, ChatMessage, StageRequest
+from app.deliberation.calls import StageRequest
 from app.deliberation.errors import CallCancelled
 from app.deliberation.facts import CallFinished, CancelRequested, ToolStarted, ToolUsed, decode
-from app.deliberation.outputs import Output
 from app.deliberation.roles import EngineSpec, Role
-from app.deliberation.specification import ToolAllowance
 from app.deliberation.tools import McpServer, RoleTools, ToolLimits
 from app.log.journal import JetStreamJournal
 from app.observability import conventions as names
@@ -28,17 +26,17 @@ from app.observability.trace_context import DeliberationTrace
 from app.observability.traces import Tracer
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
-from serve_deployments.simulator.script import Script
-from serve_deployments.simulator.server.app import Simulator
-from serve_deployments.simulator.server.completion import SimulatorSettings
 from serve_deployments.tools.servers import ToolServer
 from tests.conditions import until
 from tests.conftest import free_port
-from tests.integration.agent.test_agent_replica import ANSWER, ScriptedEngine, request, streamed
+from tests.integration.agent.scripted_engine import ANSWER, ScriptedEngine, streamed
+from tests.integration.agent.stage_runs import request
 from tests.integration.tools.mcp_servers import command, serving, uses
+from tests.integration.tools.tool_calls import Engine, Use, call, facts_of
 from tests.otlp import KeptSpans
 
-Use = tuple[str, dict[str, Any]]
+pytestmark = pytest.mark.usefixtures("patient_replicas")
+
 LOOK_UP: Use = ("look_up", {"word": "life"})
 WRITE: Use = ("write", {"text": "once"})
 
@@ -49,39 +47,6 @@ def tools_of(server: McpServer, **limits: Any) -> RoleTools:
 
 def stdio(folder: Path, kind: str = "shelf", name: str = "shelf") -> McpServer:
     return McpServer(name=name, command=tuple(command(kind, folder)))
-
-
-def call(number: int = 1, uses: int = 8, kind: str = "answer") -> Call:
-    return Call(
-        call_id=f"s1-dev-{number:03d}",
-        agent_id=f"dev-{number:03d}",
-        role="DEV",
-        messages=(ChatMessage(role="system", content="s"), ChatMessage(role="user", content="# Task\nFind it.")),
-        output=Output(kind=kind),  # pyright: ignore[reportArgumentType] -- a kind
-        temperature=0.7,
-        max_tokens=2_048,
-        seed=number,
-        tools=ToolAllowance(names=("look_up", "write"), uses=uses, bytes=65_536) if uses else None,
-    )
-
-
-class Engine:
-    """The simulator as the transport of an agent's engines, with the bodies that it was sent."""
-
-    def __init__(self, *scripted: Use, **script: Any) -> None:
-        calls = [{"name": name, "arguments": arguments} for name, arguments in scripted]
-        settings = SimulatorSettings(script=Script(tool_calls=calls, **script))  # pyright: ignore[reportArgumentType]
-        self._simulated = httpx.ASGITransport(Simulator(settings))
-        self.bodies: list[dict[str, Any]] = []
-
-    async def __call__(self, request: httpx.Request) -> httpx.Response:
-        if request.method == "POST":
-            self.bodies.append(json.loads(await request.aread()))
-        async with httpx.AsyncClient(transport=self._simulated) as client:
-            answered = await client.request(
-                request.method, request.url, content=request.content, headers={"Content-Type": "application/json"}
-            )
-        return httpx.Response(answered.status_code, stream=httpx.ByteStream(answered.content))
 
 
 @asynccontextmanager
@@ -95,11 +60,6 @@ async def agent_of(
         yield agent
     finally:
         await agent.close()
-
-
-async def facts_of(journal: JetStreamJournal, kind: type, deliberation_id: str = "d1") -> list[Any]:
-    records = await journal.facts("default", deliberation_id)
-    return [fact for record in records if isinstance(fact := decode(record.data), kind)]
 
 
 async def finished(agent: AgentReplica, asked: StageRequest) -> CallFinished:
@@ -375,7 +335,7 @@ async def killed_in(agent: AgentReplica, asked: StageRequest, moment: Callable[[
     """Run a stage until a moment, at which the replica ends as if it were killed: it records nothing more."""
     running = asyncio.get_running_loop().create_task(agent.run_stage(asked))
     await until(moment)
-    for _, task in list(agent._running.values()):  # pyright: ignore[reportPrivateUsage]
+    for _, task in list(agent._all_running()):  # pyright: ignore[reportPrivateUsage]
         task.cancel()
     await asyncio.wait({running})
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,15 +12,23 @@ import pytest
 from app.deliberation.facts import CallFinished, ToolUsed
 from app.deliberation.tools import TOOL_PATTERN, ToolLimits
 from serve_deployments.agent.agent import AgentReplica
+from serve_deployments.engine.tool_calls import ToolTurn
 from serve_deployments.tools.toolbox import GrantedTools, Tool, ToolResult
 from tests.fakes import InMemoryJournal
-from tests.integration.agent.test_agent_replica import ANSWER, ScriptedEngine, replica, request, streamed, views
-from tests.integration.tools.test_tool_loop import call
+from tests.integration.agent.scripted_engine import ANSWER, ScriptedEngine, streamed
+from tests.integration.agent.stage_runs import replica, request, views
+from tests.integration.tools.tool_calls import call
 
 Piece = dict[str, Any]
 LIFE, DEATH = '{"word": "life"}', '{"word": "death"}'
 BOTH = [("look_up", {"word": "life"}), ("look_up", {"word": "death"})]
 ONE = BOTH[:1]
+
+
+def nested(levels: int) -> str:
+    return '{"a": ' * levels + "1" + "}" * levels
+
+
 NATIVE_CALL = f'{{"name": "look_up", "arguments": {LIFE}}}'
 
 
@@ -50,7 +59,9 @@ def piece(
 
 
 def said(*deltas: dict[str, Any], finish: str | None = "tool_calls") -> httpx.Response:
-    events = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    events: list[dict[str, Any]] = [
+        {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
+    ]
     events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
     lines = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
     return httpx.Response(200, stream=httpx.ByteStream(lines.encode()))
@@ -131,6 +142,12 @@ REPLIES: dict[str, tuple[httpx.Response, list[tuple[str, Any]]]] = {
     "null as arguments": (calls(piece("null", "look_up", id="a")), [("look_up", {})]),
     "blank arguments": (calls(piece(" ", "look_up", id="a")), [("look_up", {})]),
     "a line break in a string": (calls(piece('{"word": "a\nb"}', "look_up", id="a")), [("look_up", {"word": "a\nb"})]),
+    "half of a surrogate pair": (
+        calls(piece(json.dumps({"word": "\ud800"}), "look_up", id="\udc00")), [("look_up", {"word": "\ufffd"})],
+    ),
+    "half of a surrogate pair as a key": (
+        calls(piece({"\ud800": ["\udfff"]}, "look_up")), [("look_up", {"\ufffd": ["\ufffd"]})],
+    ),
     "a namespace before the name": (calls(piece(LIFE, "functions.look_up", id="a")), ONE),
     "a mark of the template behind the name": (calls(piece(LIFE, "look_up<|channel|>commentary", id="a")), ONE),
     "blanks around the name": (calls(piece(LIFE, " look_up ", id="a")), ONE),
@@ -164,6 +181,17 @@ BROKEN = {
     "no JSON": (calls(piece('{"word": ', "look_up", id="a"), finish="length"), "no JSON"),
     "two objects": (calls(piece('{}{"word": "life"}', "look_up", id="a")), "no JSON"),
     "a list": (calls(piece("[1]", "look_up", id="a")), "no JSON object"),
+    **{
+        f"{levels} levels": (calls(piece(nested(levels), "look_up", id="a")), told)
+        for levels, told in ((65, "deeper than 64 levels"), (300, "deeper than 64 levels"), (5_000, "the arguments"))
+    },
+    **{
+        f"{levels} levels in an object": (
+            whole({"tool_calls": [piece(json.loads(nested(levels)), "look_up")]}),
+            "deeper",
+        )
+        for levels in (65, 190)
+    },
     "a tool that it has not": (calls(piece(LIFE, "burn it/all", id="a")), "there is no tool 'burn it/all'"),
     "a name of marks alone": (calls(piece(LIFE, "<|call|>", id="a")), "there is no tool"),
 }
@@ -178,6 +206,18 @@ async def test_a_call_that_cannot_be_made_is_told_and_the_conversation_stays_wel
     assert shelf.made == [] and outcome.answered
     assert use.problem is not None and use.problem.code == "refused" and told in use.problem.detail
     assert_well_formed(engine.bodies[-1])
+
+
+async def test_arguments_of_as_many_levels_as_are_taken_reach_the_tool() -> None:
+    shelf, (use,), _, _ = await answered(engine_of(calls(piece(nested(64), "look_up", id="a"))))
+    assert shelf.made == [("look_up", json.loads(nested(64)))] and json.loads(use.arguments) == json.loads(nested(64))
+
+
+def test_a_call_in_a_text_is_read_or_left_at_any_depth() -> None:
+    turn = ToolTurn([Tool("shelf", "look_up", "", {"type": "object"}, repeatable=True)], [], 1)
+    for levels in range(1, sys.getrecursionlimit() + 20):
+        written = turn.written(f'{{"name": "look_up", "arguments": {nested(levels)}}}')
+        assert len(written) == 1 or levels > 64, levels
 
 
 async def test_ids_that_repeat_in_later_replies_are_made_unique() -> None:

@@ -8,18 +8,19 @@ from pathlib import Path
 import pytest
 
 from app.workspace.repositories import NO_REPOSITORIES, AllowedRepositories
-from serve_deployments.sandbox.checks import Sandbox
+from serve_deployments.node_directory.sweep import SLOT
 from serve_deployments.tools.toolbox import ToolFailure
-from serve_deployments.workspace.copies import COPIES_MAX, UNUSED_S_MAX, Copies
+from serve_deployments.workspace.copies import COPIES_MAX, UNUSED_S_MAX
 from serve_deployments.workspace.sources import COMMITS, RepositoryCommit
 from serve_deployments.workspace.workspace import WorkspaceToolbox
-from tests.repositories import committed, copies_in, run_git, source_of, toolbox
+from tests.repositories import committed, copies_in, node_of, run_git, sandbox_in, source_of, toolbox
 
 WITHIN_S = 30.0
 
 
 def stored(folder: Path) -> list[str]:
-    return sorted(each.name for each in (folder / "copies").iterdir())
+    names = (path.name for path in (folder / "copies").iterdir())
+    return sorted(name for name in names if not name.startswith(SLOT))
 
 
 async def test_concurrent_uses_fetch_once_and_the_source_is_not_needed_again(
@@ -50,8 +51,7 @@ async def test_a_commit_stays_as_it_was_when_its_branch_moves(tmp_path: Path) ->
 
 
 async def test_history_is_bounded(tmp_path: Path) -> None:
-    for number in range(COMMITS + 5):
-        commit = committed(tmp_path / "repo", {"a": str(number)}, f"commit {number}")
+    *_, commit = (committed(tmp_path / "repo", {"a": str(n)}, f"commit {n}") for n in range(COMMITS + 5))
     text = (await toolbox(tmp_path, tmp_path / "repo", commit).use("git_log", {"count": COMMITS}, WITHIN_S)).text
     assert len(text.splitlines()) == 2 * COMMITS
     (copy,) = (each for each in (tmp_path / "copies").iterdir() if each.is_dir())
@@ -63,33 +63,38 @@ async def test_copies_above_the_number_and_the_age_are_removed_but_none_that_is_
     commit = committed(tmp_path / "repo", {"a": "1"})
     tenants = [f"tenant-{number}" for number in range(COPIES_MAX + 2)]
     allowed = AllowedRepositories((str(tmp_path),))
-    sources = [source_of(tmp_path / "repo", commit, tenant, allowed=allowed) for tenant in tenants]
+    sources = [
+        source_of(tmp_path / "repo", commit, tenant, allowed=allowed, node=node_of(tmp_path)) for tenant in tenants
+    ]
     async with copies.opened(sources[0], WITHIN_S) as read:
         for source in sources[1:]:
             async with copies.opened(source, WITHIN_S):
                 pass
+        await copies.sweep()
         kept = [each for each in stored(tmp_path) if not each.endswith(".lock")]
         assert read.name in kept and len(kept) == COPIES_MAX
         for name in stored(tmp_path):
             os.utime(tmp_path / "copies" / name, (0, 0))
-        copies.sweep()
+        await copies.sweep()
         assert stored(tmp_path) == [read.name, f"{read.name}.lock"]
     os.utime(f"{read}.lock", (0, 0))
-    copies.sweep()
+    await copies.sweep()
     assert stored(tmp_path) == []
     assert UNUSED_S_MAX < 3_600
 
 
 async def test_what_a_dead_process_left_is_removed_and_fetched_anew(tmp_path: Path) -> None:
     commit = committed(tmp_path / "repo", {"a": "1"})
-    box = toolbox(tmp_path, tmp_path / "repo", commit)
+    copies = copies_in(tmp_path)
+    box = toolbox(tmp_path, tmp_path / "repo", commit, copies=copies)
     await box.use("list_files", {}, WITHIN_S)
     (copy,) = (each for each in (tmp_path / "copies").iterdir() if each.is_dir())
     copy.rename(f"{copy}.new")
-    (tmp_path / "copies" / "run-left").mkdir()
-    for name in ("run-left", f"{copy.name}.lock"):
+    (tmp_path / "copies" / "deliberation-run-left").mkdir()
+    for name in ("deliberation-run-left", f"{copy.name}.lock"):
         os.utime(tmp_path / "copies" / name, (0, 0))
     assert (await box.use("list_files", {}, WITHIN_S)).text == "a (1 bytes)"
+    await copies.sweep()
     assert stored(tmp_path) == [copy.name, f"{copy.name}.lock"]
 
 
@@ -105,8 +110,8 @@ async def test_a_missing_repository_or_commit_is_a_failure_of_the_use(tmp_path: 
 
 async def test_a_process_without_the_setting_fetches_nothing(tmp_path: Path) -> None:
     commit = committed(tmp_path / "repo", {"a": "1"})
-    source = source_of(tmp_path / "repo", commit, allowed=NO_REPOSITORIES)
-    box = WorkspaceToolbox(Copies(tmp_path / "copies"), Sandbox(), source)
+    source = source_of(tmp_path / "repo", commit, allowed=NO_REPOSITORIES, node=node_of(tmp_path))
+    box = WorkspaceToolbox(copies_in(tmp_path), sandbox_in(tmp_path), source)
     with pytest.raises(ToolFailure, match="allows no repositories") as failure:
         await box.use("list_files", {}, WITHIN_S)
     assert failure.value.code == "refused"

@@ -12,15 +12,14 @@ from app.deliberation.facts import CallFinished, ToolUsed
 from app.deliberation.specification import FilesWorkspace, Specification, ToolAllowance, WorkspaceFile
 from app.deliberation.tools import FILES_TOOLS, WORKSPACE_LIMITS
 from app.log.journal import JetStreamJournal
-from serve_deployments.sandbox.checks import Sandbox
 from serve_deployments.tools.toolbox import ToolFailure
-from serve_deployments.workspace.copies import Copies
 from serve_deployments.workspace.sources import RequestFiles
 from serve_deployments.workspace.workspace import WorkspaceToolbox
 from tests.fakes import InMemoryJournal
-from tests.integration.agent.test_agent_replica import request
-from tests.integration.tools.test_tool_loop import Engine, call, facts_of
-from tests.integration.workspace.test_calls import agent_of
+from tests.integration.agent.stage_runs import request
+from tests.integration.tools.tool_calls import Engine, call, facts_of
+from tests.integration.workspace.workspace_agents import agent_of
+from tests.repositories import copies_in, sandbox_in
 from tests.unit.facts_of import accepted, specification
 
 WITHIN_S = 30.0
@@ -42,7 +41,7 @@ async def box_of(folder: Path, files: dict[str, str]) -> WorkspaceToolbox:
     journal, fact = InMemoryJournal(), accepted(with_files(files))
     await journal.append("acme", fact)
     source = RequestFiles(journal, fact.deliberation_id, "acme")
-    return WorkspaceToolbox(Copies(folder / "copies"), Sandbox(), source)
+    return WorkspaceToolbox(copies_in(folder), sandbox_in(folder), source)
 
 
 async def used(box: WorkspaceToolbox, name: str, **arguments: Any) -> str:
@@ -92,11 +91,11 @@ async def test_an_agent_reads_the_files_that_its_stage_only_names(journal: JetSt
 async def test_another_deliberation_or_tenant_reads_none_of_them(tmp_path: Path) -> None:
     journal, fact = InMemoryJournal(), accepted(with_files({"a": "secret"}))
     await journal.append("acme", fact)
-    copies = Copies(tmp_path / "copies")
-    own = WorkspaceToolbox(copies, Sandbox(), RequestFiles(journal, fact.deliberation_id, "acme"))
+    copies = copies_in(tmp_path)
+    own = WorkspaceToolbox(copies, sandbox_in(tmp_path), RequestFiles(journal, fact.deliberation_id, "acme"))
     assert "secret" in await used(own, "read_file", path="a")
     for tenant, id in (("globex", fact.deliberation_id), ("acme", "another")):
-        box = WorkspaceToolbox(copies, Sandbox(), RequestFiles(journal, id, tenant))
+        box = WorkspaceToolbox(copies, sandbox_in(tmp_path), RequestFiles(journal, id, tenant))
         with pytest.raises(ToolFailure, match="does not hold the files"):
             await box.use("list_files", {}, WITHIN_S)
 

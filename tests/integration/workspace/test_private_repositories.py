@@ -11,14 +11,12 @@ import structlog
 
 from app.settings import Settings
 from app.workspace.repositories import AllowedRepositories, CommitLookup, RepositoryRefused
-from serve_deployments.sandbox.checks import Sandbox
 from serve_deployments.tools.toolbox import ToolFailure
-from serve_deployments.workspace.copies import Copies
 from serve_deployments.workspace.workspace import WorkspaceToolbox
 from tests.components.routes.served import served
 from tests.conditions import until
 from tests.git_server import GitServer, git_server, processes_with
-from tests.repositories import committed, run_git, source_of
+from tests.repositories import committed, copies_in, node_of, run_git, sandbox_in, source_of
 
 WITHIN_S = 30.0
 TOKEN = base64.b64encode(b"reader:token-of-the-operator").decode()
@@ -51,8 +49,8 @@ def settings_of(server: GitServer, headers_file: Path, below: str = "/private") 
 
 
 async def read(folder: Path, allowed: AllowedRepositories, repository: str, commit: str, tenant: str = "acme") -> str:
-    source = source_of(repository, commit, tenant, allowed=allowed)
-    box = WorkspaceToolbox(Copies(folder / "copies"), Sandbox(), source)
+    source = source_of(repository, commit, tenant, allowed=allowed, node=node_of(folder))
+    box = WorkspaceToolbox(copies_in(folder), sandbox_in(folder), source)
     return (await box.use("read_file", {"path": "a.txt"}, WITHIN_S)).text
 
 

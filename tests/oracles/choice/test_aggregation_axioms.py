@@ -50,7 +50,7 @@ def totals(entry: Ballot) -> dict[str, float]:
 def test_anonymity_neither_order_nor_names_of_the_reviewers_change_a_byte(rows: list[Row], random: Random) -> None:
     ballots = profile(rows)
     shuffled = random.sample(ballots, len(ballots))
-    renamed = [Ballot(f"x{n}", dict(reversed(entry.scores.items()))) for n, entry in enumerate(shuffled)]
+    renamed = [Ballot(f"x{n}", dict(list(entry.scores.items())[::-1])) for n, entry in enumerate(shuffled)]
     for rule in RULES:
         assert repr(placed(renamed, rule)) == repr(placed(ballots, rule))
 

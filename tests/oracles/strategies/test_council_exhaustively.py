@@ -6,7 +6,7 @@ from app.deliberation.choice.critiques import CritiqueStopRule
 from app.deliberation.facts import StageOpened
 from app.deliberation.specification import Budget
 from tests.unit.facts_of import CouncilScript, agent_ids, run
-from tests.unit.strategies.test_council import STOPS, asked, criticised
+from tests.unit.strategies.criticising import STOPS, asked, criticised
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 9])

@@ -2,7 +2,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.oracles.strategies.test_every_strategy_accounting import counts
+from tests.oracles.strategies.call_counts import counts
 from tests.unit.facts_of import run
 from tests.unit.strategies.every_strategy import MAIN_WAYS, OTHER_WAYS, Way, failing
 

@@ -4,25 +4,11 @@ import pytest
 
 from app.deliberation.calls import Usage, UsageCost
 from app.deliberation.strategies import STRATEGIES
-from tests.unit.facts_of import Run, run
+from tests.oracles.strategies.call_counts import counts
+from tests.unit.facts_of import run
 from tests.unit.strategies.every_strategy import WAYS, Way, priced
 
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-
-
-def counts(ended: Run) -> set[int]:
-    """The number of calls, by the engine's requests, the verdict, and the usage in total, by stage and by agent.
-
-    What a sandbox ran is no engine's call.
-    """
-    spent = ended.end.usage
-    return {
-        sum(call.output.kind != "report" for call in ended.calls),
-        ended.verdict.calls,
-        spent.calls,
-        sum(stage.calls for stage in spent.by_stage),
-        sum(agent.calls for agent in spent.by_agent),
-    }
 
 
 def test_every_registered_strategy_is_run_in_some_way() -> None:

@@ -14,11 +14,11 @@ from app.deliberation.specification import Budget, RolePrices
 from app.deliberation.strategies import STRATEGIES
 from tests.fakes import Reply
 from tests.unit.facts_of import Run, finished, run
-from tests.unit.strategies.every_strategy import MAIN_WAYS, WAYS, Way, subsets
+from tests.unit.strategies.every_strategy import WAYS, Way, subsets
 
 STAGES_MAX = 64
 REFUSED_MAX = 5
-every_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)
+every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
 def cut_short(way: Way, ended: Run) -> None:

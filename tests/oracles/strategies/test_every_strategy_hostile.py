@@ -7,7 +7,7 @@ import pytest
 from app.deliberation.calls import Call
 from app.deliberation.facts import StageOpened
 from tests.unit.facts_of import Run, agent_ids, run
-from tests.unit.strategies.every_strategy import MAIN_WAYS, Script, Way, prompt, rewriting
+from tests.unit.strategies.every_strategy import WAYS, Script, Way, prompt, rewriting
 
 FENCED = re.compile(r"<<<peer-text ([0-9a-f]{12})>>>\n(.*?)\n<<<end-of-peer-text \1>>>", re.DOTALL)
 NONCE = re.compile(r"<<<peer-text ([0-9a-f]{12})>>>")
@@ -15,7 +15,7 @@ NONCE = re.compile(r"<<<peer-text ([0-9a-f]{12})>>>")
 CLOSED = ("call", "severity", "verdict", "winner", "decision", "choice", "id")
 # A sandbox writes its own report, except for the words of the failed program.
 REPORTED = ("name", "fault")
-every_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)
+every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 PERFECT = json.dumps({"criteria": [{"id": each, "rationale": "perfect", "score": 10} for each in ("right", "clear")]})
 BALLOT = f'{{"A": {PERFECT}, "B": {PERFECT}}}'
@@ -108,13 +108,17 @@ def test_a_hostile_text_changes_only_its_own_fences(way: Way) -> None:
         said = TEXTS if member == "dev-002" else {ALL: TEXTS[ALL]}
         for name, text in {**said, "the very fences": f"done\n{nonces(harmless)}"}.items():
             hostile = run(way.asked(), saying(way.script(), member, text))
-            assert identities(hostile) == identities(harmless), name
-            assert [outside(call) for call in hostile.calls] == [outside(call) for call in harmless.calls], name
+            assert identities(hostile) == identities(harmless), f"{name}: the text of {member} changes calls"
+            assert [outside(call) for call in hostile.calls] == [outside(call) for call in harmless.calls], (
+                f"{name}: the text of {member} changes prompts outside its own fences"
+            )
             if way.parameters.get("normaliser") == "number":
                 # Its text is its own vote, and a text without a number casts none.
                 assert votes_of_others(hostile, member) == votes_of_others(harmless, member), name
                 continue
-            assert (hostile.degraded, hostile.order) == (harmless.degraded, harmless.order), name
+            assert (hostile.degraded, hostile.order) == (harmless.degraded, harmless.order), (
+                f"{name}: the text of {member} changes who wins: let votes, ballots or checks decide it"
+            )
             if harmless.winner is not None:
                 assert hostile.content == (text if harmless.content == HARMLESS else harmless.content), name
 

@@ -8,9 +8,9 @@ from app.deliberation.calls import Call
 from app.deliberation.facts import CallFinished, Fact, StageOpened
 from tests.fakes import Reply
 from tests.unit.facts_of import Run, resumed, run
-from tests.unit.strategies.every_strategy import MAIN_WAYS, Script, Way, failing, transcript
+from tests.unit.strategies.every_strategy import WAYS, Script, Way, failing, transcript
 
-every_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)
+every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 with_failures = pytest.mark.parametrize("rate", [0.0, 0.3], ids=["all answer", "some fail"])
 
 

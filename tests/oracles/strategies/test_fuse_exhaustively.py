@@ -5,7 +5,7 @@ import pytest
 from app.deliberation.facts import Failed
 from tests.unit.facts_of import CouncilScript, agent_ids, quorum_of, run
 from tests.unit.strategies.every_strategy import subsets
-from tests.unit.strategies.test_fuse import BEST, asked, role_calls
+from tests.unit.strategies.fusing import BEST, asked, role_calls
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

@@ -6,7 +6,7 @@ from app.deliberation.calls import Call
 from app.deliberation.facts import CallFinished, Completed, End, Failed, TimedOut
 from app.deliberation.specification import Budget, Specification
 from tests.fakes import Reply
-from tests.oracles.strategies.test_every_strategy_failures import MALFORMED
+from tests.oracles.strategies.malformed_texts import MALFORMED
 from tests.unit.facts_of import BROKEN, TIMEOUT_S, Run, resumed, run
 from tests.unit.strategies.every_strategy import WAYS, Script, Way, transcript
 

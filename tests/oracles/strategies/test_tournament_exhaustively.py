@@ -6,7 +6,7 @@ import pytest
 
 from app.deliberation.facts import Failed
 from tests.unit.facts_of import CouncilScript, Run, agent_ids, quorum_of, run
-from tests.unit.strategies.test_tournament import asked, brief, every_format, judged, shown
+from tests.unit.strategies.tournaments import asked, brief, every_format, judged, shown
 
 
 @every_format

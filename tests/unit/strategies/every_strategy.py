@@ -127,7 +127,7 @@ _MAIN = (
     Way("execute", "half are repaired", lambda n, r: n + min(2, n) + r * (n // 2), with_a_test_that_half_fail),
 )
 
-# Of these, calls and prompts are; the rest in tests/oracles/strategies/test_every_way.py.
+# Of these, calls and prompts are; the rest in tests/oracles/strategies.
 _OTHER = (
     Way("execute", "all pass", lambda n, r: n + min(2, n)),
     Way("execute", "all are repaired", lambda n, r: 2 if n == 1 else n + 2 + r * n, with_a_fault_each),

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from app.deliberation.specification import Budget
 from app.deliberation.strategies.auto import ESCALATIONS, AutoParameters
 from tests.unit.facts_of import CouncilScript, Run, agent_ids, run, specification
-from tests.unit.strategies.test_vote import FAILS, answering, waves
+from tests.unit.strategies.voting import FAILS, answering, waves
 
 every_escalation = pytest.mark.parametrize("chosen", ESCALATIONS)
 

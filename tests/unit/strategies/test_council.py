@@ -9,22 +9,11 @@ from app.deliberation.choice.ballots import author
 from app.deliberation.choice.critiques import CritiqueStopRule, demanded, is_open
 from app.deliberation.facts import StageOpened
 from app.deliberation.outputs import ISSUES_MAX, Critique, Issue, parse_output
-from app.deliberation.specification import Budget, Specification
+from app.deliberation.specification import Budget
 from app.deliberation.strategies.best_of_n import BestOfNParameters
-from app.deliberation.strategies.council import CouncilParameters
 from tests.fakes import Reply
 from tests.unit.facts_of import CouncilScript, agent_ids, by_number, revision, run, specification
-
-STOPS: tuple[CritiqueStopRule, ...] = ("no_major", "accepted", "settled", "none")
-
-
-def asked(size: int = 3, rounds: int = 1, budget: Budget | None = None, **parameters: Any) -> Specification:
-    base = specification(size, rounds=rounds, budget=budget)
-    return base.model_copy(update={"parameters": CouncilParameters(**parameters).model_dump(mode="json")})
-
-
-def criticised(call: Call) -> str:
-    return author(call.labels["A"])
+from tests.unit.strategies.criticising import STOPS, asked, criticised
 
 
 def prompt(call: Call) -> str:

@@ -6,7 +6,7 @@ from app.deliberation.answers import requirement
 from app.deliberation.strategies import STRATEGIES
 from tests.unit.facts_of import run, specification
 from tests.unit.strategies.every_strategy import prompt
-from tests.unit.strategies.test_vote import answering
+from tests.unit.strategies.voting import answering
 
 COUNTING = [name for name, found in STRATEGIES.items() if "normaliser" in found.parameters.model_fields]
 SAID = {

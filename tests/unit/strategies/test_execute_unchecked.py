@@ -7,15 +7,7 @@ from app.deliberation.calls import Call
 from app.deliberation.strategies.execute import support, tally
 from tests.fakes import Reply
 from tests.unit.facts_of import CouncilScript, Run, run
-from tests.unit.strategies.test_execute import (
-    GIVEN,
-    asked,
-    author_number,
-    checked,
-    code_of,
-    reported,
-    suite_of,
-)
+from tests.unit.strategies.executing import GIVEN, asked, author_number, checked, code_of, reported, suite_of
 
 
 def letters(call: Call, passes: str) -> Reply:

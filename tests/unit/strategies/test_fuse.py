@@ -6,18 +6,14 @@ import pytest
 
 from app.deliberation.calls import Call
 from app.deliberation.facts import Failed, StageOpened
-from app.deliberation.specification import Budget, Specification
+from app.deliberation.specification import Budget
 from app.deliberation.strategies.fuse import bench
 from tests.fakes import Reply
-from tests.unit.facts_of import CouncilScript, Run, agent_ids, pair, run, specification
+from tests.unit.facts_of import CouncilScript, agent_ids, pair, run
 from tests.unit.strategies.every_strategy import prompt
+from tests.unit.strategies.fusing import BEST, asked, role_calls
 
-BEST = "dev-001"
 """The author that the scripted scores put first."""
-
-
-def asked(size: int = 5, *, seed: int = 7, budget: Budget | None = None) -> Specification:
-    return specification(size, strategy="fuse", seed=seed, budget=budget)
 
 
 def judges(*says: str, failing: Sequence[str] = ()) -> Callable[[Call], Reply]:
@@ -144,11 +140,6 @@ def test_two_below_the_quorum_are_judged_as_a_pair_and_not_fused() -> None:
         "not fused: too few proposals",
     )
     assert ended.verdict.tally == ()
-
-
-def role_calls(ended: Run) -> dict[str, str]:
-    (analyst,), (writer,), (one, other) = (ended.asked(purpose) for purpose in ("analyse", "fuse", "judge"))
-    return {"analyst": analyst.call_id, "writer": writer.call_id, "one": one.call_id, "other": other.call_id}
 
 
 def test_one_judge_alone_cannot_ship_a_fused_text() -> None:

@@ -1,5 +1,5 @@
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import combinations
 from random import Random
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from app.deliberation.calls import Call, Usage
+from app.deliberation.calls import Call
 from app.deliberation.choice.comparisons import Comparison, ranked, rates, wins
 from app.deliberation.choice.pairings import (
     Pairing,
@@ -20,25 +20,10 @@ from app.deliberation.choice.pairings import (
     swiss_rounds_max,
 )
 from app.deliberation.facts import Failed, StageOpened
-from app.deliberation.specification import Budget, Specification
+from app.deliberation.specification import Budget
 from app.deliberation.strategies.tournament import TournamentParameters
-from tests.fakes import Reply
-from tests.unit.facts_of import CouncilScript, Run, agent_ids, by_number, pair, run, specification
-
-FORMATS = ("round_robin", "swiss", "knockout")
-every_format = pytest.mark.parametrize("form", FORMATS)
-
-
-def asked(
-    size: int, form: str = "round_robin", *, pairs: int | None = None, budget: Budget | None = None, seed: int = 7
-) -> Specification:
-    parameters = TournamentParameters.model_validate({"format": form, "rounds_of_pairs": pairs})
-    base = specification(size, strategy="tournament", budget=budget, seed=seed)
-    return base.model_copy(update={"parameters": parameters.model_dump(mode="json")})
-
-
-def shown(call: Call) -> tuple[str, str]:
-    return call.labels["A"], call.labels["B"]
+from tests.unit.facts_of import CouncilScript, Run, agent_ids, by_number, run
+from tests.unit.strategies.tournaments import FORMATS, asked, brief, every_format, judged, shown
 
 
 def rounds(ended: Run) -> list[list[Call]]:
@@ -50,25 +35,6 @@ def rounds(ended: Run) -> list[list[Call]]:
 
 def met(calls: Sequence[Call]) -> list[frozenset[str]]:
     return list(dict.fromkeys(frozenset(shown(call)) for call in calls))
-
-
-def brief(agent: str) -> Callable[[str], Usage]:
-    def usage(call_id: str) -> Usage:
-        return Usage(completion_tokens=5 if call_id == f"s1-{agent}" else 50, calls=1)
-
-    return usage
-
-
-def judged(says: Callable[[Call], str], **behaviour: Any) -> Callable[[Call], Reply]:
-    council = CouncilScript(**behaviour)
-
-    def script(call: Call) -> Reply:
-        reply = council(call)
-        if call.output.kind != "pair" or reply.problem is not None:
-            return reply
-        return Reply(text=pair(says(call)), usage=reply.usage)
-
-    return script
 
 
 def test_stages_follow_the_rounds_of_pairs() -> None:

@@ -21,7 +21,7 @@ from app.cli.exits import CommandError, Exit
 from app.deliberation.calls import Call
 from app.deliberation.facts import Accepted, decode
 from app.deliberation.ports import Record
-from tests.components.cli.bench.test_grading import GRADED
+from tests.components.cli.bench.graded_answers import GRADED
 from tests.components.routes.served import APP, COORDINATOR, played, served, written
 from tests.unit.facts_of import ballot
 

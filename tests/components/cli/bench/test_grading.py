@@ -7,25 +7,13 @@ import pytest
 from app.api.resource import resource
 from app.api.schemas import Deliberation
 from app.cli.bench.dataset import FAULTS_MAX, Question, read_dataset
-from app.cli.bench.grading import Flips, GradedAnswer, first_drafts, flips, grade, summed_up, wilson
+from app.cli.bench.grading import Flips, first_drafts, flips, grade, summed_up, wilson
 from app.cli.exits import CommandError
 from app.deliberation.fold import fold
+from tests.components.cli.bench.graded_answers import GRADED
 from tests.unit.facts_of import CouncilScript, agent_ids, run, specification
 
 RED = Question("Name a colour.", "red")
-GRADED = GradedAnswer(
-    id="d1",
-    status="completed",
-    right=True,
-    majority_right=True,
-    first_right=True,
-    answers=4,
-    readable=4,
-    calls=6,
-    tokens=600,
-    seconds=2.0,
-    degraded=False,
-)
 
 
 @pytest.fixture

@@ -1,1 +1,0 @@
-"""The archive's share of the CPU."""
