@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from _pytest.terminal import TerminalReporter
@@ -6,6 +6,7 @@ from _pytest.terminal import TerminalReporter
 from app.log.journal import JetStreamJournal
 from benchmarks import reconnects
 from tests.attack.gateways import Gateway, gateway
+from tests.components.webhooks.sending import declared
 from tests.conftest import NatsServer
 
 
@@ -13,6 +14,21 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     for report in (*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")):
         for name, figure in report.user_properties:
             terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {name} {figure}")
+
+
+@pytest.fixture(scope="module")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """One server for each module: what one accepts and no coordinator begins would be the backlog of the next."""
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+async def jetstream_journal(nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
+    async with declared(nats_server) as journal:
+        yield journal
 
 
 @pytest.fixture
