@@ -1,7 +1,8 @@
 """`python -m benchmarks.inputs [--long | --shared]`: what long evidence costs, with the simulator at 500 ms a call.
 
 One council of three over a million tokens: what the streams store, the largest fact, how coordinator and gateway grow,
-and what another client waits for its answers meanwhile. Fifty councils over one file: the cached share of prompt
+and what another client waits for its answers meanwhile. That client also waits while a bare client asks the same of
+the engine, because engines work on machines of their own where users measure. Fifty councils over one file: the cached share of prompt
 tokens, all at once beside one after another.
 """
 
@@ -37,7 +38,7 @@ CONTEXT = 1_048_576
 LONG_TOKENS, SHARED_TOKENS = 1_000_000, 100_000
 COUNCILS = 50
 SAMPLE_S = 0.1
-SMALL = 200
+SMALL = 400
 BYTES_MAX = 64 * 1_024
 ENDED = ("completed", "failed", "cancelled")
 
@@ -88,9 +89,22 @@ async def waits(client: httpx.AsyncClient) -> list[tuple[float, float]]:
     return measured
 
 
+async def engine_alone(url: str, text: str) -> None:
+    """Ask the engine over the text, as three members do at once, until this is cancelled."""
+    body = json.dumps({"model": "simulated", "messages": [{"role": "user", "content": text}]}).encode()
+
+    async def member(client: httpx.AsyncClient) -> None:
+        while True:
+            answer = await client.post("/v1/chat/completions", content=body)
+            assert answer.status_code == 200, answer.text
+
+    async with httpx.AsyncClient(base_url=url, timeout=600, headers={"Content-Type": "application/json"}) as client:
+        await asyncio.gather(*(member(client) for _ in range(3)))
+
+
 @asynccontextmanager
-async def stack() -> AsyncGenerator[Layout]:
-    """A stack with two engines: role DEV reads long evidence on the one, and role QA asks the other."""
+async def stack() -> AsyncGenerator[tuple[Layout, str]]:
+    """A stack with two engines: role DEV reads long evidence on the one, whose URL is given, and QA asks the other."""
     ports = {role: free_port() for role in ("DEV", "QA")}
     # Python counts the tokens of all prompts at once, which takes it longer than an engine is silent.
     engine: dict[str, Any] = {"idle_timeout_s": 600}
@@ -109,7 +123,7 @@ async def stack() -> AsyncGenerator[Layout]:
         file = data / "roles.yaml"
         file.write_text(json.dumps({"roles": roles}))
         layout = StackOptions(data_dir=data / "data", port=0, nats_port=0, roles_file=file)
-        yield await entered.enter_async_context(running_stack(layout))
+        yield await entered.enter_async_context(running_stack(layout)), f"http://127.0.0.1:{ports['DEV']}"
 
 
 @asynccontextmanager
@@ -145,7 +159,7 @@ async def largest_event(client: httpx.AsyncClient, deliberation_id: str) -> int:
 async def shared(in_flight: int) -> tuple[float, int, Sizes]:
     """Of councils over one file: the cached share of prompt tokens, the prompt tokens, and what the streams store."""
     async with (
-        stack() as layout,
+        stack() as (layout, _),
         httpx.AsyncClient(base_url=layout.url, timeout=600) as client,
     ):
         file, numbers, usages = await uploaded(client, text_of(SHARED_TOKENS)), count(), list[dict[str, int]]()
@@ -175,12 +189,16 @@ def p99_ms(seconds: list[float]) -> float:
 async def long_council(table: Table) -> None:
     text = text_of(LONG_TOKENS)
     async with (
-        stack() as layout,
+        stack() as (layout, engine_url),
         httpx.AsyncClient(base_url=layout.url, timeout=600) as client,
         httpx.AsyncClient(base_url=layout.url, timeout=600) as other,
     ):
         await waits(other)
-        alone = await waits(other)
+        measured = {"alone": await waits(other)}
+        asking = asyncio.create_task(engine_alone(engine_url, text))
+        measured["engine at work"] = await waits(other)
+        assert not asking.done(), asking
+        asking.cancel()
         before = await sizes(client)
         async with grown(layout.mark) as most:
             file = await uploaded(client, text)
@@ -188,9 +206,10 @@ async def long_council(table: Table) -> None:
         after = await sizes(client)
         bytes_by_stream = {name: after[name][1] - before[name][1] for name in after}
         largest = await largest_event(client, resource["id"])
-        beside = asyncio.create_task(waits(other))
-        while not beside.done():
+        waiting = asyncio.create_task(waits(other))
+        while not waiting.done():
             await deliberated(client, file, 1)
+        measured["beside long ones"] = waiting.result()
         row = table.add_row
         row(
             "prompt tokens of a council of three over the evidence",
@@ -210,8 +229,8 @@ async def long_council(table: Table) -> None:
             growth = max((kib for name, kib in most.items() if part in name.lower()), default=0)
             row(f"{part} grows at most, MB", f"{growth * 1_024 / 1e6:.1f}")
         for place, what in enumerate(("acceptance", "first piece of text")):
-            without, meanwhile = (p99_ms([wait[place] for wait in measured]) for measured in (alone, beside.result()))
-            row(f"p99 until the {what} of small ones, ms: alone, beside long ones", f"{without:.1f}, {meanwhile:.1f}")
+            figures = (f"{p99_ms([wait[place] for wait in waited]):.1f}" for waited in measured.values())
+            row(f"p99 until the {what} of small ones, ms: {', '.join(measured)}", ", ".join(figures))
 
 
 def main() -> None:

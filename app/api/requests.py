@@ -1,7 +1,8 @@
 """Bodies of requests, with their bounds."""
 
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from math import ceil
 from types import NoneType
@@ -28,7 +29,7 @@ from app.api.suggestions import did_you_mean
 from app.api.webhook_payloads import TERMINAL_EVENTS, WebhookEvent
 from app.api.webhook_targets import URL_CHARS_MAX, Rules, UnfitUrl, parsed
 from app.control_characters import is_control
-from app.deliberation.answer_schema import SchemaRefused, rebuilt_schema
+from app.deliberation.answer_schema import SchemaRefused, rebuilt_parameters, rebuilt_schema
 from app.deliberation.decider import StrategyDefinition
 from app.deliberation.facts import CancelledBy
 from app.deliberation.specification import (
@@ -37,13 +38,15 @@ from app.deliberation.specification import (
     TIMEOUT_S_MAX,
     TOKEN_PATTERN,
     Amount,
+    Comparison,
     OnDeadline,
+    OnDisagreement,
     Priority,
     Token,
     WebhookFormat,
 )
 from app.deliberation.strategies import STRATEGIES
-from app.deliberation.tools import FILES_TOOLS, HISTORY_TOOLS, WORKSPACE_TOOLS, ToolName
+from app.deliberation.tools import FILES_TOOLS, HISTORY_TOOLS, TOOL_PATTERN, WORKSPACE_TOOLS, ToolName
 from app.workspace.files import PATH_BYTES_MAX, path_fault, same_paths
 from app.workspace.repositories import REF_PATTERN
 
@@ -57,6 +60,9 @@ COMPLETION_TOKENS_MAX = 32_768
 EVIDENCE_MAX = 32
 EVIDENCE_TOKENS_MAX = 8_192
 FILES_MAX = 256
+ACTION_TOOLS_MAX = 128
+ACTION_CALLS_MAX = 16
+ACTIONS_CHARS_MAX = 131_072
 DEFAULT_ROLE = "DEV"
 DEFAULT_STRATEGY = "council"
 DEFAULT_SIZE = 3
@@ -146,14 +152,19 @@ _KEYWORDS = (
 )
 
 
-def _rebuilt(schema: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return rebuilt_schema(schema)
-    except SchemaRefused as error:
-        raise refused("unsupported_schema", str(error), error.remedy or _KEYWORDS) from error
+def _rebuilding(rebuilt: Callable[[dict[str, Any]], dict[str, Any]]) -> AfterValidator:
+    def check(schema: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return rebuilt(schema)
+        except SchemaRefused as error:
+            raise refused("unsupported_schema", str(error), error.remedy or _KEYWORDS) from error
+
+    return AfterValidator(check)
 
 
-AnswerSchema = Annotated[dict[str, Any], AfterValidator(_rebuilt)]
+AnswerSchema = Annotated[dict[str, Any], _rebuilding(rebuilt_schema)]
+ToolParameters = Annotated[dict[str, Any], _rebuilding(rebuilt_parameters)]
+AgreementMin = Annotated[float | None, Field(gt=0, le=1)]
 
 
 class ConstraintsRequest(RequestModel):
@@ -175,6 +186,17 @@ class ConstraintsRequest(RequestModel):
         default=None,
         exclude_if=lambda schema: schema is None,
         description="JSON Schema of an object: every answer is JSON that satisfies it. Not with `execute`",
+    )
+    agreement_min: AgreementMin = Field(
+        default=None,
+        exclude_if=lambda share: share is None,
+        description="Share of all members that must give the verdict's answer: with `actions`, or where it is counted",
+    )
+    on_disagreement: OnDisagreement = Field(
+        default="best",
+        exclude_if=lambda way: way == "best",
+        description="best: complete with the answer all the same, marked; reply: complete with a reply that states "
+        "the dissent; fail: end without a verdict",
     )
 
 
@@ -384,6 +406,73 @@ class WorkspaceRequest(RequestModel):
         return WORKSPACE_TOOLS if self.files is None else FILES_TOOLS
 
 
+def _as_own(tool: object) -> object:
+    """A tool in OpenAI's form as ours. Its extensions are `x-agreement_min`, and `x-compare` of its parameters."""
+    if not isinstance(tool, dict) or not isinstance(cast("dict[str, Any]", tool).get("function"), dict):
+        return cast("object", tool)
+    outer = cast("dict[str, Any]", tool)
+    known = {name: value for name, value in outer["function"].items() if name != "strict" and value is not None}
+    parameters: Any = known.get("parameters", {})
+    compared = cast("dict[str, Any]", parameters).get("x-compare") if isinstance(parameters, dict) else None
+    added = {"comparisons": compared, "agreement_min": outer.get("x-agreement_min")}
+    return known | {name: value for name, value in added.items() if value is not None}
+
+
+class ActionToolRequest(RequestModel):
+    """A tool that the client has. An answer may call it, and the client carries the call out."""
+
+    name: str = Field(pattern=TOOL_PATTERN)
+    description: str = Field(default="", max_length=16_384)
+    parameters: ToolParameters = Field(
+        default={}, validate_default=True, description="JSON Schema of its arguments, which are an object"
+    )
+    comparisons: dict[str, Comparison] = Field(
+        default={},
+        max_length=64,
+        exclude_if=lambda comparisons: not comparisons,
+        description="How arguments are compared where not exactly. text: by words; path: as normal paths; ignore: not "
+        "at all",
+    )
+    agreement_min: AgreementMin = Field(
+        default=None,
+        exclude_if=lambda share: share is None,
+        description="Share of all members that must want a call of it",
+    )
+
+    @model_validator(mode="after")
+    def _compares_its_own(self) -> Self:
+        known = self.parameters.get("properties", {})
+        faults = [
+            body_fault(f"/comparisons/{name[:64]}", "unknown_argument", "The tool has no such argument", "Remove it.")
+            for name in self.comparisons
+            if name not in known
+        ]
+        if faults:
+            raise ValidationFailed(faults)
+        return self
+
+
+class ActionsRequest(RequestModel):
+    """Answers that act: each one replies with a text, or calls tools of the client. Not with `execute` or `fuse`."""
+
+    tools: list[Annotated[ActionToolRequest, BeforeValidator(_as_own)]] = Field(
+        min_length=1, max_length=ACTION_TOOLS_MAX, description="In this form, or in that of OpenAI's chat completions"
+    )
+    must_call: bool = Field(default=False, description="No answer is a reply")
+    calls_max: Whole = Field(default=ACTION_CALLS_MAX, ge=1, le=ACTION_CALLS_MAX, description="Calls of one action")
+
+    @model_validator(mode="after")
+    def _differ(self) -> Self:
+        names = [tool.name for tool in self.tools]
+        if repeated := next((name for name in names if names.count(name) > 1), None):
+            raise refused("repeated_name", f"Two tools are called {repeated}", "Rename one of them.")
+        chars = sum(len(json.dumps(tool.parameters)) + len(tool.description) for tool in self.tools)
+        if chars > ACTIONS_CHARS_MAX:
+            detail = f"The tools have {chars:,} characters in all"
+            raise refused("too_long", detail, f"Give tools of at most {ACTIONS_CHARS_MAX:,}.")
+        return self
+
+
 def evidence_tokens(text: str) -> int:
     return ceil(len(text.encode()) / BYTES_PER_TOKEN)
 
@@ -410,6 +499,22 @@ _EXAMPLES: list[JsonValue] = [
             {"id": "adr-7", "title": "Decision of March", "text": "Sessions live in the database."},
             {"id": "rfc", "title": "Caching", "source": "RFC 9111, section 4"},
         ],
+    },
+    {
+        "task": "The disk of db-2 is full.",
+        "strategy": "vote",
+        "actions": {
+            "tools": [
+                {
+                    "name": "delete",
+                    "description": "Delete a directory.",
+                    "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+                    "comparisons": {"path": "path"},
+                    "agreement_min": 1,
+                }
+            ]
+        },
+        "constraints": {"on_disagreement": "reply"},
     },
     {
         "task": "Why does test_merge fail?",
@@ -478,6 +583,11 @@ class DeliberationRequest(RequestModel):
         exclude_if=lambda tools: tools is None,
         description="Tools that agents may use, of those of their roles and the workspace; all of them if absent, none "
         "if empty. `GET /tools` lists those of roles",
+    )
+    actions: ActionsRequest | None = Field(
+        default=None,
+        exclude_if=lambda actions: actions is None,
+        description="Tools of the client: every answer is then an action, and the verdict has the one to carry out",
     )
     workspace: WorkspaceRequest | None = Field(
         default=None,
@@ -606,9 +716,43 @@ def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> li
     if request.cluster is not None and request.cluster not in declared:
         faults.append(body_fault("/cluster", "unknown_cluster", *_unknown_cluster(declared)))
     faults += _tool_faults(request, gateway)
+    faults += _agreement_faults(request, definition)
     if request.webhook is not None and gateway.get("webhooks") is None:
         remedy = "Leave it out, or have the operator set WEBHOOKS and run a sender."
         faults.append(body_fault("/webhook", "webhooks_off", "This gateway sends no webhooks", remedy))
+    return faults
+
+
+# Strategies whose answer none of the members gave.
+_WRITES_ANEW = ("fuse",)
+
+
+def _agreement_faults(request: DeliberationRequest, definition: StrategyDefinition | None) -> list[FieldProblem]:
+    """What `actions` and agreement demand of a strategy."""
+    faults: list[FieldProblem] = []
+    constraints, strategy = request.constraints, request.strategy
+    counts = definition is not None and "normaliser" in definition.parameters.model_fields
+    if request.actions is None:
+        counts = counts and request.parameters.get("normaliser") != "none"
+        if constraints.agreement_min is not None and not counts:
+            remedy = "Leave it out, give `actions`, or choose vote, auto or debate, which count answers."
+            detail = f"{strategy} does not count equal answers"
+            faults.append(body_fault("/constraints/agreement_min", "unsupported_value", detail, remedy))
+        return faults
+    if constraints.answer_schema is not None:
+        detail = "Actions have a form of their own"
+        faults.append(body_fault("/constraints/answer_schema", "conflict", detail, "Leave it out."))
+    escalates_to = request.parameters.get("escalate_to")
+    if definition is not None and ("test" in definition.steps or strategy in _WRITES_ANEW):
+        detail, remedy = f"{strategy} does not choose among actions", "Choose another strategy."
+        faults.append(body_fault("/strategy", "unsupported_value", detail, remedy))
+    if escalates_to in _WRITES_ANEW:
+        detail, remedy = f"{escalates_to} does not choose among actions", "Choose another strategy."
+        faults.append(body_fault("/parameters/escalate_to", "unsupported_value", detail, remedy))
+    for name in ("normaliser", "options"):
+        if name in request.parameters:
+            detail = "Actions are compared by their calls"
+            faults.append(body_fault(f"/parameters/{name}", "conflict", detail, "Leave it out."))
     return faults
 
 
@@ -627,4 +771,12 @@ def _tool_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> list[
         if workspace is not None and name in HISTORY_TOOLS:
             code, detail = "no_history", "Files of a request have no history; this tool reads a git repository"
         faults.append(body_fault(f"/tools/{place}", code, detail, remedy))
+    usable = allowed if request.tools is None else allowed & set(request.tools)
+    for place, tool in enumerate(request.actions.tools if request.actions is not None else ()):
+        if tool.name in usable:
+            detail, remedy = (
+                "The council's agents use a tool of this name",
+                "Rename it, or give an empty list of tools.",
+            )
+            faults.append(body_fault(f"/actions/tools/{place}/name", "conflict", detail, remedy))
     return faults

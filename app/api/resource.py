@@ -91,9 +91,14 @@ def _proposals(state: State) -> tuple[Proposal, ...]:
                 role=contribution.spec.role,
                 model=contribution.model,
                 content=None if chosen is None else chosen.text,
+                action=None if chosen is None else chosen.action,
                 revisions=tuple(
                     TextVersion(
-                        version=version.number, round=version.round, content=version.text, responses=version.responses
+                        version=version.number,
+                        round=version.round,
+                        content=version.text,
+                        action=version.action,
+                        responses=version.responses,
                     )
                     for version in contribution.versions
                     if version is not chosen

@@ -8,7 +8,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from app.deliberation.calls import FactProblem, Money, Usage, UsageCost
 from app.deliberation.contributions import ContributionStatus
 from app.deliberation.decider import StrategyDefinition
-from app.deliberation.facts import CancelledBy, Degraded, Participation, TotalUsage, Verdict
+from app.deliberation.facts import Action, CancelledBy, Degraded, Participation, TotalUsage, Verdict
 from app.deliberation.outputs import CheckOutcome, Issue, IssueResponse
 from app.deliberation.specification import (
     AgentSpec,
@@ -90,6 +90,9 @@ class TextVersion(Resource):
     version: int
     round: int
     content: str
+    action: Action | None = Field(
+        default=None, exclude_if=lambda action: action is None, description="The same where answers are actions"
+    )
     responses: tuple[IssueResponse, ...] = Field(description="The author's response to each issue")
 
 
@@ -117,6 +120,9 @@ class Proposal(Resource):
     role: str
     model: str | None
     content: str | None = Field(description="The agent's best-scored version")
+    action: Action | None = Field(
+        default=None, exclude_if=lambda action: action is None, description="The same where answers are actions"
+    )
     revisions: tuple[TextVersion, ...] = Field(description="Its other versions, oldest first")
     critiques: tuple[ReceivedCritique, ...]
     score: float | None = Field(description="Aggregate score for the ranking, 0 to 1")

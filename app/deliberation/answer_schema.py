@@ -10,7 +10,7 @@ that exceeds its budget of steps finds the answer invalid.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
@@ -87,8 +87,11 @@ class StepBudget:
 
 
 class _Rebuilding:
-    def __init__(self, root: Schema) -> None:
+    """`kept` are keywords that stay, though nothing is checked by them."""
+
+    def __init__(self, root: Schema, kept: frozenset[str] = frozenset()) -> None:
         self._root = root
+        self._kept = kept
         self._nodes = 0
         self._chars = 0
         # The replaced keywords, each with the keyword that has its meaning now.
@@ -112,7 +115,10 @@ class _Rebuilding:
         made: Schema = {}
         told: list[str] = []
         for keyword, value in node.items():
-            if keyword in _DROPPED:
+            if keyword in self._kept:
+                made[keyword] = value
+                continue
+            if keyword in _DROPPED or keyword.startswith("x-"):
                 continue
             at = f"{where}/{keyword[:NAME_CHARS_MAX]}"
             self._spend_chars(keyword, value)
@@ -274,6 +280,18 @@ def rebuilt_schema(schema: Schema) -> Schema:
     return made
 
 
+def rebuilt_parameters(schema: Schema) -> Schema:
+    """The schema of a tool's arguments, as `rebuilt_schema` makes one, with its defaults; raises SchemaRefused."""
+    made = _Rebuilding({"type": "object"} | schema, frozenset({"default"})).rebuilt(
+        {"type": "object"} | schema, "schema"
+    )
+    if made.get("type") != "object":
+        raise SchemaRefused("schema/type: the arguments of a tool are an object")
+    if len(json.dumps(made)) > CHARS_MAX:
+        raise SchemaRefused(f"schema: it has more than {CHARS_MAX} characters")
+    return made
+
+
 def _least_steps(schema: Schema) -> int:
     """The steps that a check of the smallest valid value may take."""
     properties: Schema = schema.get("properties", {})
@@ -352,8 +370,13 @@ def _fault(node: _Node, value: object, budget: StepBudget) -> str | None:
         return ": is none of the values of its enum"
     if node.alternatives is not None:
         branches = node.alternatives[kind] + (node.constants.get(_typed(value), ()) if scalar else ())
-        if all(_fault(branch, value, budget) is not None for branch in branches):
-            return ": fits no schema of its anyOf"
+        faults = list[str]()
+        for branch in branches:
+            if (fault := _fault(branch, value, budget)) is None:
+                break
+            faults.append(fault)
+        else:
+            return _fault_of_alternatives(faults)
     match value:
         case dict():
             return _object_fault(node, cast("dict[str, object]", value), budget)
@@ -363,6 +386,19 @@ def _fault(node: _Node, value: object, budget: StepBudget) -> str | None:
             return _number_fault(node.schema, value)
         case _:
             return None
+
+
+def _fault_of_alternatives(faults: Iterable[str]) -> str:
+    """The fault of the alternative that the value fits deepest, if one can be told."""
+
+    def depth(fault: str) -> tuple[int, bool]:
+        return fault.count("/"), not fault.endswith("is missing")
+
+    by_depth = dict[tuple[int, bool], set[str]]()
+    for fault in faults:
+        by_depth.setdefault(depth(fault), set()).add(fault)
+    deepest = by_depth[max(by_depth)] if by_depth else set[str]()
+    return deepest.pop() if len(deepest) == 1 else ": fits no schema of its anyOf"
 
 
 def _object_fault(node: _Node, value: Mapping[str, object], budget: StepBudget) -> str | None:

@@ -163,7 +163,8 @@ def _canonical(value: object) -> str:
             return _json_text(value)
 
 
-def _parsed_json(text: str) -> str | None:
+def canonical_json(text: str) -> str | None:
+    """The document with sorted names and numbers compared by value; None where it is no JSON document."""
     try:
         value = json.loads(text, object_pairs_hook=_distinct, parse_float=_json_number, parse_constant=_refuse)
         canonical = _canonical(value)
@@ -179,7 +180,7 @@ def _json(text: str) -> str | None:
     inside = text[min(starts) : max(text.rfind("}"), text.rfind("]")) + 1] if starts else ""
     fenced = [match[1] for match in _FENCED.finditer(text)]
     for document in dict.fromkeys((text, *fenced[-1:], inside)):
-        canonical = _parsed_json(document)
+        canonical = canonical_json(document)
         if canonical is not None:
             return canonical
     return None
@@ -276,6 +277,10 @@ class Count:
 
     def share(self, votes: int) -> float:
         return float(Fraction(votes, self.votes))
+
+    def votes_of(self, agent_id: str) -> int:
+        """The votes for an agent's answer; 0 for one that could not be read."""
+        return next((group.votes for group in self.groups if agent_id in group.agents), 0)
 
     @property
     def tallies(self) -> tuple[Tally, ...]:

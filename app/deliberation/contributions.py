@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
+from app.deliberation.actions import read_action, told
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.errors import InvalidOutput
-from app.deliberation.facts import CallFinished, Participation, PlannedCall, StageOpened, Stall, Standing
+from app.deliberation.facts import Action, CallFinished, Participation, PlannedCall, StageOpened, Stall, Standing
 from app.deliberation.fold import State
 from app.deliberation.outputs import (
     VERSION_KINDS,
@@ -37,7 +38,8 @@ ContributionStatus = Literal["pending", "answered", "failed", "late", "skipped"]
 
 def form_of(constraints: Constraints, planned: PlannedCall) -> Output:
     criteria = tuple(criterion.id for criterion in constraints.rubric)
-    return _form(planned.output, tuple(planned.labels), criteria).with_answers_of(constraints.answer_schema)
+    form = _form(planned.output, tuple(planned.labels), criteria)
+    return form.with_answers_of(constraints.answer_form, is_action=constraints.actions is not None)
 
 
 @lru_cache(maxsize=1_024)
@@ -64,11 +66,15 @@ class AgentCall(NamedTuple):
 
 
 class Version(NamedTuple):
-    """A counted text of an agent, numbered from 0; `responses` are a revision's to the issues of its critics."""
+    """A counted text of an agent, numbered from 0; `responses` are a revision's to the issues of its critics.
+
+    An `action` has the text in words.
+    """
 
     number: int
     round: int
     text: str
+    action: Action | None
     responses: tuple[IssueResponse, ...]
     finished: CallFinished
 
@@ -90,7 +96,9 @@ class Contribution:
             text = None if parsed is None else answer_text(parsed)
             if text is not None and call.finished is not None:
                 responses = parsed.responses if isinstance(parsed, Revision) else ()
-                written.append(Version(len(written), call.opened.round, text, responses, call.finished))
+                action = None if self.constraints.actions is None else read_action(text)
+                text = text if action is None else told(action)
+                written.append(Version(len(written), call.opened.round, text, action, responses, call.finished))
         return tuple(written)
 
     @cached_property

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
+from app.deliberation.actions import with_ids
 from app.deliberation.budget import allotted, refused_by, spent_on, stage_deadlines
 from app.deliberation.calls import Ask, Call, Cost, FactProblem
 from app.deliberation.citations import citations
@@ -19,6 +20,7 @@ from app.deliberation.errors import (
     UnknownStrategy,
 )
 from app.deliberation.facts import (
+    Action,
     CallFinished,
     Cancelled,
     Cause,
@@ -82,6 +84,8 @@ class Conclusion:
     agreement: float | None = None
     effective_votes: float | None = None
     tally: tuple[Tally, ...] = ()
+    action: Action | None = None
+    agreed: bool | None = None
     degraded: tuple[str, ...] = ()
 
 
@@ -360,6 +364,8 @@ def _concluded(state: State, now: datetime, conclusion: Conclusion, cut: Sequenc
         decisive is not None and "json" in decisive.lenient
     )
     reasons = (*conclusion.degraded, *sorted(causes), *missing, *tools, *as_json)
+    if conclusion.action is not None:
+        conclusion = replace(conclusion, action=with_ids(conclusion.action, state.deliberation_id))
     verdict = Verdict(
         **{field.name: getattr(conclusion, field.name) for field in fields(conclusion) if field.name != "degraded"},
         citations=citations(conclusion.content or "", state.specification.evidence),

@@ -20,6 +20,7 @@ DeliberationError
 │   └── UnknownStrategy       this version lacks the strategy, or has another version of it
 ├── Poisoned                  coordinator after coordinator dies or hangs on the deliberation
 ├── QuorumNotReached          no agent answered
+├── NoAgreement               too few members give the same answer, and the request demands more
 ├── BudgetExhausted           the budget does not admit even the first stage
 ├── DeadlineExceeded          no answer by the deadline, or no verdict where the deadline must fail
 └── CallFailure               one model request failed; recorded as an outcome, never as an answer
@@ -179,6 +180,12 @@ class Poisoned(DeliberationError):
 class QuorumNotReached(DeliberationError):
     code = "no_answers"
     retryable = True
+
+
+class NoAgreement(DeliberationError):
+    """Its text has the tally."""
+
+    code = "no_agreement"
 
 
 class BudgetExhausted(DeliberationError):

@@ -270,6 +270,21 @@ class StrategyRef(Value, frozen=True):
     version: int
 
 
+class ActionCall(Value, frozen=True):
+    """A call of a client's tool. The verdict's calls have ids, under which the client tells what they returned."""
+
+    id: str | None = Field(default=None, exclude_if=lambda id: id is None)
+    name: str
+    arguments: dict[str, Any]
+
+
+class Action(Value, frozen=True):
+    """An answer that replies with a text, or calls tools of the client."""
+
+    reply: str | None = Field(default=None, exclude_if=lambda reply: reply is None)
+    calls: tuple[ActionCall, ...] = Field(default=(), exclude_if=lambda calls: not calls)
+
+
 class Verdict(Value, frozen=True):
     """The decision: ranking and answer.
 
@@ -277,7 +292,9 @@ class Verdict(Value, frozen=True):
     together. `agreement` is a mean Kendall τ in [-1, 1] after ballots. After a count of answers (`tally`, most votes
     first) `agreement` is the winner's share of the votes, in [0, 1]. `effective_votes` is N/(1+(N-1)ρ̂): how many
     independent ballots the ballots are worth, ρ̂ their mean pairwise τ. `citations` are the evidence that `content`
-    names, checked against that of the request.
+    names, checked against that of the request. `action` is the answer where answers are actions; `content` then has it
+    in words. `agreed` says whether as many members as demanded gave the answer; null where none is demanded. Without
+    agreement the answer may be a reply that states the dissent, which no call wrote.
     """
 
     winner: Token | None
@@ -291,6 +308,8 @@ class Verdict(Value, frozen=True):
     effective_votes: float | None = None
     tally: tuple[Tally, ...] = ()
     citations: tuple[Citation, ...] = Field(default=(), exclude_if=lambda citations: not citations)
+    action: Action | None = Field(default=None, exclude_if=lambda action: action is None)
+    agreed: bool | None = Field(default=None, exclude_if=lambda agreed: agreed is None)
     strategy: StrategyRef
     calls: int
 

@@ -63,7 +63,8 @@ class Output(Value, frozen=True):
     """Which schema a call's answer must satisfy.
 
     `labels` and `criteria` shape a score; `issues` is how many a revision responds to at most. `answer_schema` is the
-    JSON Schema that the client demands of the answer, as JSON; empty where the answer is a text.
+    JSON Schema that the client demands of the answer, as JSON; empty where the answer is a text. With `is_action` it
+    is that of an action.
     """
 
     kind: OutputKind
@@ -71,11 +72,12 @@ class Output(Value, frozen=True):
     criteria: tuple[str, ...] = ()
     issues: int = ISSUES_MAX
     answer_schema: str = ""
+    is_action: bool = Field(default=False, exclude_if=lambda action: not action)
 
-    def with_answers_of(self, schema: dict[str, Any] | None) -> "Output":
-        if schema is None or ANSWER_FIELDS.get(self.kind) != "answer":
+    def with_answers_of(self, form: dict[str, Any] | None, *, is_action: bool = False) -> "Output":
+        if form is None or ANSWER_FIELDS.get(self.kind) != "answer":
             return self
-        return self.model_copy(update={"answer_schema": json.dumps(schema)})
+        return self.model_copy(update={"answer_schema": json.dumps(form), "is_action": is_action})
 
 
 class _Parsed(BaseModel):

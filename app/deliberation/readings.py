@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 
 from pydantic import ValidationError
 
+from app.deliberation.actions import as_action
 from app.deliberation.answer_schema import STEPS_MAX, StepBudget, TooManySteps, violation
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.json_objects import Reasoning, Span, has_plain_backslashes, mended, objects, reasoning
@@ -40,6 +41,7 @@ Leniency = Literal[
     "confidence",
     "responses",
     "surrogates",
+    "action",
 ]
 LENIENCIES: Mapping[Leniency, str] = {
     "thinking": "reasoning stands before the answer, or holds it",
@@ -58,6 +60,7 @@ LENIENCIES: Mapping[Leniency, str] = {
     "confidence": "a confidence in words, as a share, out of bounds or missing",
     "responses": "responses to issues that are malformed or missing, dropped",
     "surrogates": "half of a surrogate pair, replaced",
+    "action": "an action in another form, such as a call alone, or arguments or numbers within strings",
 }
 
 _BLANKS = " \t\r\n\ufeff"
@@ -161,7 +164,8 @@ class _Reader:
                 how = notes | _wrapper(fields, value)
                 return self._recorded(fields, how) if how else Reading(document)
         for fields in self._nested(value):
-            form = Form(self._schema, own=bool(self._output.answer_schema))
+            own = bool(self._output.answer_schema)
+            form = Form(self._schema, own=own, is_action=self._output.is_action)
             shaped = form.shaped(fields)
             if (not self.fault or shaped.keys() == names) and self._satisfied(shaped, document):
                 return self._recorded(shaped, notes | form.notes | _wrapper(fields, value))
@@ -266,13 +270,14 @@ def _surroundings(text: str, span: Span, thoughts: Reasoning) -> set[Leniency]:
 class Form:
     """Brings an object into the form of an output where its meaning is plain; `notes` says how.
 
-    `own`: the answer has a schema of the client's, which is kept to the letter.
+    `own`: the answer has a schema of the client's, which is kept to the letter; `is_action`: that of an action.
     """
 
-    def __init__(self, schema: Fields, *, own: bool) -> None:
+    def __init__(self, schema: Fields, *, own: bool, is_action: bool = False) -> None:
         self.notes: set[Leniency] = set()
         self._schema = schema
         self._own = own
+        self._is_action = is_action
 
     def shaped(self, fields: Fields) -> Fields:
         """The fields that were asked for, in their order. Values without a plain meaning stay as they are."""
@@ -282,7 +287,8 @@ class Form:
         if name == "confidence":
             return self._confidence(value)
         if name == "answer" and self._own:
-            return self._own_object(value)
+            value = self._own_object(value)
+            return self._action(schema, value) if self._is_action else value
         if "enum" in schema:
             return self._named(value, schema["enum"]) or value
         if schema.get("type") == "string":
@@ -413,6 +419,11 @@ class Form:
                 self.notes |= {"text", *notes}
                 return value
         return written
+
+    def _action(self, schema: Fields, written: object) -> object:
+        action = as_action(written, schema)
+        self.notes |= {"action"} if action != written else set()
+        return action
 
     def _confidence(self, value: object) -> int | None:
         """Whole percent, of a number, a percentage or a share; None for anything else."""

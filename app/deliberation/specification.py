@@ -2,6 +2,7 @@
 
 import re
 from decimal import Decimal
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
@@ -15,6 +16,12 @@ Structured = Literal["json_schema", "json_object", "prompt"]
 
 OnDeadline = Literal["best", "fail"]
 """At the deadline: the best verdict that the recorded answers allow, or none."""
+
+Comparison = Literal["text", "path", "ignore"]
+"""How an argument of a call is compared, where not exactly: by its words, as a normal path, or not at all."""
+
+OnDisagreement = Literal["best", "reply", "fail"]
+"""Without enough agreement: the verdict as it is, marked; a reply that states the dissent; or no verdict."""
 
 Priority = Literal["interactive", "batch"]
 """`batch` work yields to `interactive` work in every queue."""
@@ -78,10 +85,47 @@ class Criterion(Value, frozen=True):
     weight: float = Field(default=1.0, gt=0, le=1_000)
 
 
-class Constraints(Value, frozen=True):
-    """Demands on the answer. All of them but `timeout_seconds` and `on_deadline` reach the prompts.
+class ActionTool(Value, frozen=True):
+    """A tool of the client that an action may call; nothing here runs it.
 
-    `metadata` is context for the agents. With `answer_schema`, a JSON Schema, every answer is JSON that satisfies it.
+    `parameters` is the JSON Schema of its arguments, rebuilt as an answer's is, with the defaults. `comparisons` has
+    the arguments that are not compared exactly. `agreement_min` is the share of members that must want a call of it.
+    """
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any]
+    comparisons: dict[str, Comparison] = Field(default={}, exclude_if=lambda comparisons: not comparisons)
+    agreement_min: float | None = Field(default=None, exclude_if=lambda share: share is None)
+
+
+class Actions(Value, frozen=True):
+    """What an answer may do: reply with a text, or call up to `calls_max` tools. With `must_call` it calls."""
+
+    tools: tuple[ActionTool, ...] = Field(min_length=1)
+    must_call: bool = False
+    calls_max: int = Field(ge=1)
+
+    @cached_property
+    def form(self) -> dict[str, Any]:
+        """The JSON Schema of an action."""
+        calls = [_closed({"name": {"enum": [tool.name]}, "arguments": tool.parameters}) for tool in self.tools]
+        listed = {"type": "array", "items": {"anyOf": calls}, "minItems": 1, "maxItems": self.calls_max}
+        calling = _closed({"calls": listed})
+        replying = _closed({"reply": {"type": "string"}})
+        return calling if self.must_call else {"type": "object", "anyOf": [replying, calling]}
+
+
+def _closed(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+class Constraints(Value, frozen=True):
+    """Demands on the answer. The deadline and the agreement reach no prompt.
+
+    `metadata` is context for the agents. With `answer_schema`, a JSON Schema, every answer is JSON that satisfies it;
+    with `actions` every answer is an action. `agreement_min` is the share of all members that must give the verdict's
+    answer.
     """
 
     rubric: tuple[Criterion, ...]
@@ -90,6 +134,14 @@ class Constraints(Value, frozen=True):
     on_deadline: OnDeadline = "best"
     metadata: dict[str, str] = {}
     answer_schema: dict[str, Any] | None = None
+    actions: Actions | None = Field(default=None, exclude_if=lambda actions: actions is None)
+    agreement_min: float | None = Field(default=None, exclude_if=lambda share: share is None)
+    on_disagreement: OnDisagreement = Field(default="best", exclude_if=lambda way: way == "best")
+
+    @property
+    def answer_form(self) -> dict[str, Any] | None:
+        """The JSON Schema of an answer, if it is no text."""
+        return self.answer_schema if self.actions is None else self.actions.form
 
 
 class Sampling(Value, frozen=True):

@@ -25,6 +25,7 @@ OPENAI_STATUSES: Mapping[str, tuple[int, str]] = {
     "budget_exhausted": (400, "The budget does not admit the first stage"),
     "model_not_found": (404, "There is no such model"),
     "cancelled": (409, "The deliberation was cancelled by another request"),
+    "no_agreement": (409, "Too few members agree, and the request demands more"),
     "no_answers": (502, "No agent answered"),
     "no_verdict": (502, "The deliberation failed"),
     "deadline_exceeded": (504, "The deliberation's deadline passed"),

@@ -7,10 +7,11 @@ from pydantic import Field
 
 from app.api.refusals import HttpError
 from app.api.schemas import Resource
+from app.deliberation.actions import told, with_ids
 from app.deliberation.calls import FactProblem
 from app.deliberation.contributions import contributions
 from app.deliberation.errors import QuorumNotReached
-from app.deliberation.facts import DEGRADED_REASONS
+from app.deliberation.facts import DEGRADED_REASONS, Action, Tally
 from app.deliberation.fold import State
 
 _VERSION = version("deliberation-gateway")
@@ -36,6 +37,8 @@ class DeliberationOutcome(Resource):
     margin: float | None
     tie: bool
     agreement: float | None
+    agreed: bool | None = Field(description="Whether as many members gave it as must; null where none is demanded")
+    tally: tuple[Tally, ...] = Field(description="Equal answers, where they are counted, most votes first")
     calls: int
     degraded: tuple[str, ...] = Field(description="Why the deliberation is degraded; empty if it is not")
 
@@ -57,16 +60,20 @@ def model_name(state: State) -> str:
 
 def answers(state: State) -> tuple[str, ...]:
     """The verdict's answer, or all agents' answers if the strategy does not rank them; raises NoVerdict."""
+    return tuple(told(action) for action in actions(state))
+
+
+def actions(state: State) -> tuple[Action, ...]:
+    """The same as actions: a text is a reply. The calls of each have ids."""
     end = state.end
     assert end is not None
     if end.verdict is not None and end.verdict.content is not None:
-        return (end.verdict.content,)
+        return (end.verdict.action or Action(reply=end.verdict.content),)
     if end.verdict is not None:
-        standing = tuple(
-            contribution.chosen.text for contribution in contributions(state) if contribution.chosen is not None
-        )
+        chosen = [contribution.chosen for contribution in contributions(state)]
+        standing = [version.action or Action(reply=version.text) for version in chosen if version is not None]
         if standing:
-            return standing
+            return tuple(with_ids(action, f"{state.deliberation_id}_{place}") for place, action in enumerate(standing))
     detail = "it was cancelled" + (f": {state.cancel.reason}" if state.cancel and state.cancel.reason else "")
     cancelled = FactProblem(code="cancelled", detail=detail, retryable=False)
     raise NoVerdict(end.problem or cancelled, state.deliberation_id)
@@ -88,8 +95,8 @@ def is_cut_off(state: State) -> bool:
 def outcome(state: State) -> DeliberationOutcome:
     assert state.end is not None and state.end.verdict is not None
     id, degraded = state.deliberation_id, state.end.degraded
-    told = {"id": id, "href": f"/deliberations/{id}", "degraded": degraded.reasons if degraded else ()}
-    return DeliberationOutcome.model_validate({**dict(state.end.verdict), **told})
+    named = {"id": id, "href": f"/deliberations/{id}", "degraded": degraded.reasons if degraded else ()}
+    return DeliberationOutcome.model_validate({**dict(state.end.verdict), **named})
 
 
 def notes(state: State) -> Iterator[str]:

@@ -21,6 +21,7 @@ from app.deliberation.facts import Accepted
 from app.deliberation.roles import Role
 from app.deliberation.specification import (
     DEFAULT_RUBRIC,
+    Actions,
     AgentSpec,
     Budget,
     Constraints,
@@ -164,6 +165,9 @@ def specification(
             on_deadline=asked.on_deadline,
             metadata=asked.metadata,
             answer_schema=asked.answer_schema,
+            actions=None if request.actions is None else Actions(**request.actions.model_dump()),
+            agreement_min=asked.agreement_min,
+            on_disagreement=asked.on_disagreement,
         ),
         quorum=request.quorum or default_quorum(request.size),
         budget=_budget(request, roles),

@@ -73,7 +73,9 @@ def specification(
     agents: Sequence[AgentSpec] | None = None,
     parameters: Mapping[str, Any] | None = None,
     on_deadline: OnDeadline = "best",
+    **demanded: Any,
 ) -> Specification:
+    """`demanded` are further fields of the constraints."""
     default = [AgentSpec(agent_id=each, role="DEV", sampling=Sampling(max_tokens=500)) for each in agent_ids(size)]
     return Specification(
         task="Name a colour.",
@@ -82,7 +84,7 @@ def specification(
         strategy_version=STRATEGIES[strategy].version if strategy in STRATEGIES else 1,
         parameters=dict(parameters or {}),
         rounds=rounds,
-        constraints=Constraints(rubric=RUBRIC, timeout_seconds=TIMEOUT_S, on_deadline=on_deadline),
+        constraints=Constraints(rubric=RUBRIC, timeout_seconds=TIMEOUT_S, on_deadline=on_deadline, **demanded),
         quorum=quorum or quorum_of(len(agents) if agents else size),
         budget=budget or Budget(),
         seed=seed,

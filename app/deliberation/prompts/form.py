@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from app.deliberation.calls import Call, ChatMessage, PlacedInput
 from app.deliberation.choice.anonymity import fence, input_fence, nonce, without_fences
-from app.deliberation.specification import Evidence, FilesWorkspace, Specification, WorkspaceFile
+from app.deliberation.specification import Actions, Evidence, FilesWorkspace, Specification, WorkspaceFile
 
 _PREAMBLE = """\
 You are one member of a council. Several members work on the same task independently; their work is then criticised, \
@@ -38,6 +38,12 @@ These files were given with the task that follows. Use them where they bear on i
 and cite the id where you rely on them: [ID], or [ID, p. 12] where there are pages."""
 _TASK = "# Task\n"
 
+_ACTIONS = """\
+# Actions
+An answer is no text, but the next action: an object {forms}. Nothing is called while the council works. The action \
+that it chooses is carried out afterwards, and its results come with the next task; so do not guess them. Arguments \
+satisfy the JSON Schema under `parameters` of their tool. The tools:"""
+
 _FILES = """\
 # Files
 These files were given with the task. Their texts are not shown here: if you have tools, read them before you answer."""
@@ -53,7 +59,9 @@ def _task(specification: Specification) -> str:
         parts.append("# Requirements\n" + "\n".join(f"- {text}" for text in constraints.requirements))
     if constraints.metadata:
         parts.append("# Context\n" + "\n".join(f"- {key}: {value}" for key, value in constraints.metadata.items()))
-    if constraints.answer_schema is not None:
+    if constraints.actions is not None:
+        parts.append(_actions(constraints.actions))
+    elif constraints.answer_schema is not None:
         schema = json.dumps(constraints.answer_schema, ensure_ascii=False)
         parts.append(f"# Form of the answer\nAn answer is no text, but an object of this JSON Schema:\n{schema}")
     shown = [_shown(evidence, specification.seed) for evidence in specification.evidence if evidence.file is None]
@@ -62,6 +70,19 @@ def _task(specification: Specification) -> str:
     if isinstance(specification.workspace, FilesWorkspace):
         parts.append(f"{_FILES}\n{_listed(specification.workspace.files, specification.seed)}")
     return "\n\n".join(parts)
+
+
+def _actions(actions: Actions) -> str:
+    listed = [
+        json.dumps(
+            {"name": tool.name, "description": tool.description, "parameters": tool.parameters}, ensure_ascii=False
+        )
+        for tool in actions.tools
+    ]
+    calls = "one call of a tool" if actions.calls_max == 1 else f"up to {actions.calls_max} calls of tools at once"
+    calling = f'{{"calls": [{{"name": …, "arguments": {{…}}}}]}} with {calls}'
+    forms = calling if actions.must_call else f'{{"reply": text}} to say something, or {calling}'
+    return without_fences("\n".join([_ACTIONS.format(forms=forms), *listed]))
 
 
 def _listed(files: Sequence[WorkspaceFile], seed: int) -> str:

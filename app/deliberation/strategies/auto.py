@@ -24,7 +24,7 @@ from app.deliberation.strategies.strategy_run import (
     StrategyRun,
     asking_for,
     by_votes,
-    counted,
+    reader,
 )
 
 DRAFTS_FIRST = 3
@@ -95,19 +95,26 @@ def _auto(specification: Specification) -> Strategy:
     escalation = ESCALATIONS[parameters.escalate_to]
     asked = asking_for(specification, parameters.normaliser, parameters.options)
     continued = {"strategy": parameters.escalate_to, "parameters": parameters.escalation}
-    run = StrategyRun(asked.model_copy(update=continued))
+    run = StrategyRun(asked.model_copy(update=continued), read=reader(parameters.normaliser, parameters.options))
     samples = Samples(run)
     stages_left = 1 + escalation.stages(specification.rounds)
 
     def count() -> Count:
-        return counted(samples.drafts, parameters.normaliser, parameters.options, specification.seed)
+        return run.count(samples.drafts)
+
+    def unanimous() -> bool:
+        """Whether all who were asked agree, and are as many as must."""
+        return count().first == samples.asked and samples.asked >= run.needed(samples.drafts[0].text)
 
     first = min(DRAFTS_FIRST, specification.size)
     yield from samples.ask(first, stages_left + (specification.size > first))
-    if count().first == first:
+    if unanimous():
         return by_votes(run, samples.completed(), count())
+    agree = count().first == first
     if samples.left:
         yield from samples.ask(samples.left, stages_left)
+        if agree and unanimous():
+            return by_votes(run, samples.completed(), count())
     drafts = samples.completed()
     form = READ_AS[parameters.normaliser]
     run.report(len(drafts) - count().votes, len(drafts), f"answers could not be read as {form}")

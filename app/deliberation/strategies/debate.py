@@ -14,14 +14,22 @@ from typing import Literal
 
 from pydantic import Field
 
-from app.deliberation.answers import FORMS, OPTIONS, READ_AS, Count, Normaliser, Options, normalise, tally
+from app.deliberation.answers import FORMS, OPTIONS, READ_AS, Count, Normaliser, Options, tally
 from app.deliberation.calls import Call, ChatMessage
 from app.deliberation.choice.anonymity import fence, in_one_order, lettered, ring
 from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import DebateTurn, Output
 from app.deliberation.prompts.form import Labelled, messages
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.strategy_run import Candidate, Step, StrategyRun, asking_for, by_answers
+from app.deliberation.strategies.strategy_run import (
+    Candidate,
+    Reader,
+    Step,
+    StrategyRun,
+    asking_for,
+    by_answers,
+    reader,
+)
 
 _NOT_COUNTED = {
     "missing": "are missing",
@@ -48,14 +56,14 @@ TurnEffect = Literal["switched", "kept", "unfounded", "unread"]
 @dataclass(slots=True)
 class Positions:
     seed: int
-    normaliser: Normaliser
-    options: tuple[str, ...]
+    reader: Reader
+    form: str
     first: Mapping[str, Candidate]
     latest: dict[str, Candidate]
     turns: Counter[str] = field(default_factory=Counter[str])
 
     def read(self, candidate: Candidate) -> str | None:
-        return normalise(candidate.text, self.normaliser, self.options)
+        return self.reader(candidate.text)
 
     def answers(self, candidates: Mapping[str, Candidate]) -> dict[str, str | None]:
         return {author: self.read(candidate) for author, candidate in candidates.items()}
@@ -96,7 +104,7 @@ class Positions:
             finals = Counter(final.values())
             count = Count(tuple(replace(group, final=finals[group.answer]) for group in count.groups))
         unread = list(final.values()).count(None)
-        run.report(unread, len(final), f"answers could not be read as {READ_AS[self.normaliser]}")
+        run.report(unread, len(final), f"answers could not be read as {self.form}")
         standing = dict(self.latest)
         if count.groups and count.groups[0].answer not in final.values():
             author = count.groups[0].agents[0]
@@ -106,7 +114,10 @@ class Positions:
 
 def _debate(specification: Specification) -> Strategy:
     parameters = DebateParameters.model_validate(specification.parameters)
-    run = StrategyRun(asking_for(specification, parameters.normaliser, parameters.options))
+    run = StrategyRun(
+        asking_for(specification, parameters.normaliser, parameters.options),
+        read=reader(parameters.normaliser, parameters.options),
+    )
     drafts = yield from run.propose(stages_left=1 + specification.rounds)
     return (yield from continue_from(run, drafts))
 
@@ -120,7 +131,8 @@ def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclus
     specification = run.specification
     asked = DebateParameters.model_validate(specification.parameters)
     first = {draft.author: draft for draft in drafts}
-    positions = Positions(specification.seed, asked.normaliser, asked.options, first, dict(first))
+    read = run.read or reader(asked.normaliser, asked.options)
+    positions = Positions(specification.seed, read, READ_AS[asked.normaliser], first, dict(first))
     if run.is_pair(list(first)) and len(set(positions.answers(first).values())) > 1:
         return (yield from run.select(drafts, round=1))
     if len(drafts) == 1 < specification.size:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from app.deliberation.actions import compared_action, dissent_told, members_needed, read_action, told
 from app.deliberation.answers import Count, Normaliser, normalise, requirement, tally
 from app.deliberation.budget import needs_of_first_stage, priced
 from app.deliberation.calls import Ask, Call, ChatMessage, Cost
@@ -25,8 +26,8 @@ from app.deliberation.choice.ballots import (
     rank,
 )
 from app.deliberation.decider import Conclusion, Outcomes
-from app.deliberation.errors import BudgetExhausted, QuorumNotReached
-from app.deliberation.facts import Dissent, Standing, Tally
+from app.deliberation.errors import BudgetExhausted, NoAgreement, QuorumNotReached
+from app.deliberation.facts import Action, Dissent, Standing, Tally
 from app.deliberation.outputs import Answer, Output, OutputKind, Pair, Program, Revision, Scores
 from app.deliberation.prompts.council import judge_pair, propose, score
 from app.deliberation.prompts.form import Labelled
@@ -38,6 +39,9 @@ JUDGING_TEMPERATURE_MAX = 0.3
 BALLOT_TOKENS = 128
 SCORE_TOKENS = 128
 COMPLETION_TOKENS_MAX = 32_768
+
+Reader = Callable[[str], str | None]
+"""An answer as it is compared; None when it cannot be read."""
 
 _T = TypeVar("_T")
 Step = Generator[Ask, Outcomes, _T]
@@ -83,11 +87,18 @@ def tool_uses(agent: AgentSpec) -> int:
 
 @dataclass
 class StrategyRun:
+    """`read` compares answers, where the strategy counts them or they are actions."""
+
     specification: Specification
     stage: int = 1
     # For strategies in which prompts of other stages begin with the candidates (docs/decisions/0074).
     texts_first: bool = False
     degraded: list[str] = field(default_factory=list[str])
+    read: Reader | None = None
+
+    def __post_init__(self) -> None:
+        if (actions := self.specification.constraints.actions) is not None:
+            self.read = partial(compared_action, actions)
 
     def agent(self, agent_id: str) -> AgentSpec:
         return next(agent for agent in self.specification.agents if agent.agent_id == agent_id)
@@ -109,7 +120,7 @@ class StrategyRun:
         `tokens_least` raises the agent's `max_tokens` where a form needs more. With `tools` it may use the agent's.
         """
         call_id = f"s{self.stage}-{agent.agent_id}" + ("" if part is None else f"-{part}")
-        sampling = agent.sampling
+        sampling, constraints = agent.sampling, self.specification.constraints
         return Call(
             call_id=call_id,
             agent_id=agent.agent_id,
@@ -117,7 +128,7 @@ class StrategyRun:
             persona=agent.persona,
             model=agent.model,
             messages=messages,
-            output=output.with_answers_of(self.specification.constraints.answer_schema),
+            output=output.with_answers_of(constraints.answer_form, is_action=constraints.actions is not None),
             temperature=min(sampling.temperature, JUDGING_TEMPERATURE_MAX) if judging else sampling.temperature,
             top_p=sampling.top_p,
             max_tokens=_completion_tokens(agent, tokens_least),
@@ -128,7 +139,19 @@ class StrategyRun:
 
     def shown(self, label: str, candidate: Candidate) -> Labelled:
         """A candidate under a letter. The nonce is drawn for this text, which was written before any prompt held it."""
-        return Labelled(label, candidate.text, nonce(self.specification.seed, "text", candidate.id))
+        return Labelled(label, self.in_words(candidate.text), nonce(self.specification.seed, "text", candidate.id))
+
+    def in_words(self, answer: str) -> str:
+        return answer if self.specification.constraints.actions is None else told(read_action(answer))
+
+    def needed(self, answer: str | None = None) -> int:
+        """How many members must give this answer; without one, how many any answer needs at least."""
+        return members_needed(self.specification.constraints, self.specification.size, answer)
+
+    def count(self, candidates: Iterable[Candidate]) -> Count:
+        """The answers of candidates, counted as they are compared."""
+        read = self.read or str
+        return tally(((candidate.author, read(candidate.text)) for candidate in candidates), self.specification.seed)
 
     def ask(
         self,
@@ -306,12 +329,28 @@ class StrategyRun:
         effective_votes: float | None = None,
         tally: tuple[Tally, ...] = (),
     ) -> Conclusion:
-        """The conclusion of a ranking, best first, with scores; `dissent` holds (agent, preferred agent) pairs."""
+        """The conclusion of a ranking, best first, with scores; `dissent` holds (agent, preferred agent) pairs.
+
+        Where equal answers can be told, it is held to the agreement that is demanded. Raises NoAgreement.
+        """
         winner, _ = ranked[0]
+        content, call_id, agreed, action = winner.text, winner.call_id, None, None
+        if self.specification.constraints.actions is not None:
+            action = read_action(winner.text)
+            content = told(action)
+        needed = self.needed(winner.text)
+        if action is not None or needed:
+            count = self.count(candidate for candidate, _ in ranked)
+            tally = tally or count.tallies
+            agreed = count.votes_of(winner.author) >= needed if needed else None
+            if agreed is False and (said := self._disagreed(count, needed)) is not None:
+                content, call_id, action = said, None, None if action is None else Action(reply=said)
         return Conclusion(
             winner=winner.author,
-            content=winner.text,
-            call_id=winner.call_id,
+            content=content,
+            call_id=call_id,
+            action=action,
+            agreed=agreed,
             ranking=tuple(
                 Standing(agent_id=candidate.author, score=score, rank=rank, version=candidate.version)
                 for rank, (candidate, score) in enumerate(ranked, start=1)
@@ -324,6 +363,15 @@ class StrategyRun:
             tally=tally,
             degraded=tuple(self.degraded),
         )
+
+    def _disagreed(self, count: Count, needed: int) -> str | None:
+        """The reply in place of an answer on which too few agree; None keeps the answer. Raises NoAgreement."""
+        size, constraints = self.specification.size, self.specification.constraints
+        said = dissent_told(count.tallies, needed, size)
+        if constraints.on_disagreement == "fail":
+            raise NoAgreement(said)
+        self.degraded.append(f"no agreement: {count.first} of {size} members give one answer, and {needed} must")
+        return said if constraints.on_disagreement == "reply" else None
 
 
 @dataclass
@@ -401,8 +449,8 @@ def asking_for(specification: Specification, normaliser: Normaliser, options: tu
     return specification.model_copy(update={"constraints": stricter})
 
 
-def counted(drafts: Sequence[Candidate], normaliser: Normaliser, options: tuple[str, ...], seed: int) -> Count:
-    return tally(((draft.author, normalise(draft.text, normaliser, options)) for draft in drafts), seed)
+def reader(normaliser: Normaliser, options: tuple[str, ...]) -> Reader:
+    return partial(normalise, normaliser=normaliser, options=options)
 
 
 def by_votes(

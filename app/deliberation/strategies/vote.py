@@ -28,7 +28,7 @@ from app.deliberation.strategies.strategy_run import (
     StrategyRun,
     asking_for,
     by_votes,
-    counted,
+    reader,
 )
 
 ROUND = 1
@@ -71,45 +71,60 @@ def lead_probability(first: int, second: int) -> Fraction:
     return 1 - Fraction(sum(comb(flips, heads) for heads in range(first + 1, flips + 1)), 2**flips)
 
 
-def may_stop(rule: VoteStopRule, first: int, second: int, left: int) -> bool:
+def may_stop(rule: VoteStopRule, first: int, second: int, left: int, needed: int = 0) -> bool:
+    """Whether the winner is settled, and also whether the votes that it `needed` are there or out of reach."""
     if left == 0:
         return True
-    if rule == "none":
+    if rule == "none" or first < needed <= first + left:
         return False
     if first - second > left:
         return True
     return rule == "beta" and lead_probability(first, second) >= CERTAINTY
 
 
-def wave(rule: VoteStopRule, first: int, second: int, left: int) -> int:
+def wave(rule: VoteStopRule, first: int, second: int, left: int, needed: int = 0) -> int:
     """The fewest of the agents left that could decide the vote, if all chose the leader; 0 when it is decided.
 
     Asking agents one by one would need at least as many calls, so waves make exactly those calls, in fewer stages.
     """
-    return next(asked for asked in range(left + 1) if may_stop(rule, first + asked, second, left - asked))
+    return next(asked for asked in range(left + 1) if may_stop(rule, first + asked, second, left - asked, needed))
+
+
+def _is_hopeless(run: StrategyRun, first: int, left: int) -> bool:
+    """Whether no answer can reach the agreement without which none counts."""
+    constraints = run.specification.constraints
+    return constraints.on_disagreement != "best" and first + left < run.needed()
 
 
 def _vote(specification: Specification) -> Strategy:
     parameters = VoteParameters.model_validate(specification.parameters)
-    options, seed = parameters.options, specification.seed
+    options = parameters.options
     form = None if parameters.normaliser == "none" else parameters.normaliser
-    run = StrategyRun(asking_for(specification, form, options) if form else specification)
+    asked = asking_for(specification, form, options) if form else specification
+    run = StrategyRun(asked, read=reader(form, options) if form else None)
     may_pick = specification.size >= PICKED_FROM_MIN and parameters.normaliser in (*_OPEN_FORMS, "none")
     samples = Samples(run, alike=not parameters.approaches)
-    count = tally((), seed)
-    while size := wave(parameters.stop if form else "none", count.first, count.second, samples.left):
+    count = tally((), specification.seed)
+    while not _is_hopeless(run, count.first, samples.left):
+        needed = run.needed(_leading(samples.drafts, count))
+        size = wave(parameters.stop if form else "none", count.first, count.second, samples.left, needed)
         # Plans for one more wave only: most votes have no third wave.
         stages_left = 1 + (size < samples.left) + may_pick
-        if not (yield from samples.ask(size, stages_left)):
+        if not size or not (yield from samples.ask(size, stages_left)):
             break
         if form:
-            count = counted(samples.drafts, form, options, seed)
+            count = run.count(samples.drafts)
     drafts = samples.completed()
     if len(drafts) == 1 < specification.size:
         run.degraded.append("unreviewed")
     if form:
         run.report(len(drafts) - count.votes, len(drafts), f"answers could not be read as {READ_AS[form]}")
     return (yield from _decided(run, drafts, count, parameters))
+
+
+def _leading(drafts: Sequence[Candidate], count: Count) -> str | None:
+    """The text of a draft with the leading answer."""
+    return next((draft.text for draft in drafts if count.groups and draft.author == count.groups[0].agents[0]), None)
 
 
 def _decided(
@@ -119,6 +134,8 @@ def _decided(
     if run.is_pair([draft.author for draft in drafts]) and (count.tie or not count.groups):
         return replace((yield from run.select(drafts, ROUND)), tally=count.tallies)
     picked = None
+    if _is_hopeless(run, count.first, left=0):
+        return by_votes(run, drafts, count)
     if not count.groups:
         picked = yield from _picked(run, drafts)
     elif count.first == 1 and parameters.normaliser in _OPEN_FORMS:

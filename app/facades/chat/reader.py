@@ -19,20 +19,49 @@ _NoBias = Annotated[dict[str, Any], Field(max_length=0)]
 _TextAlone = Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)]
 
 
+class CalledFunction(RequestModel, extra="ignore"):
+    """The function that a call names, and its arguments as JSON."""
+
+    name: str = Field(max_length=64)
+    arguments: str = ""
+
+
+class MessageToolCall(RequestModel, extra="ignore"):
+    """A call of an assistant's message."""
+
+    id: str = Field(max_length=128)
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class ChatRequestMessage(RequestModel, extra="ignore"):
     """One message of the conversation; unknown fields are ignored."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[MessageContent, OpenAIContent("text")] = Field(default_factory=MessageContent)
     name: str | None = Field(default=None, max_length=64, pattern=r"^[^\s<>|\\/\[\]]*$")
     refusal: str | None = None
-    tool_calls: Annotated[openai.NoItems, openai.Unsupported(openai.NO_TOOLS)] = None
+    tool_calls: list[MessageToolCall] | None = Field(default=None, max_length=openai.TURN_CALLS_MAX)
+    tool_call_id: str | None = Field(
+        default=None, max_length=128, pattern=r"^[^\s\[\]]*$", description="Of the call that a tool's message answers"
+    )
     function_call: Annotated[openai.Nothing, openai.Unsupported(openai.NO_TOOLS)] = None
     audio: Annotated[openai.Nothing, openai.Unsupported(_NO_AUDIO)] = None
 
     @property
     def turn(self) -> openai.ConversationTurn:
-        return openai.ConversationTurn(self.role, self.name, self.content.text or self.refusal or "")
+        calls = [
+            openai.CallTurn(call.id, call.function.name, call.function.arguments) for call in self.tool_calls or ()
+        ]
+        text = openai.said_with_calls(self.content.text or self.refusal or "", calls)
+        return openai.ConversationTurn(self.role, self.tool_call_id if self.role == "tool" else self.name, text)
+
+    @model_validator(mode="after")
+    def _answers_a_call(self) -> Self:
+        if self.role == "tool" and self.tool_call_id is None:
+            detail, remedy = "The message of a tool names no call", "Give the id of the call."
+            raise ValidationFailed([body_fault("/tool_call_id", "missing", detail, remedy)])
+        return self
 
 
 class StreamOptions(RequestModel):
@@ -145,6 +174,12 @@ class ChatCompletionRequest(openai.CouncilRequest, json_schema_extra={"examples"
         faults: list[FieldProblem] = []
         if self.stream_options is not None and not self.stream:
             faults.append(body_fault("/stream_options", "invalid_value", "It needs a stream", "Set stream to true."))
+        if self.stop and self.actions is not None:
+            detail, remedy = "It would cut calls off", "Leave it out, or give no tools."
+            faults.append(body_fault("/stop", "invalid_value", detail, remedy))
+        if self.actions is not None and self.answer_schema is not None:
+            detail, remedy = "Answers that call tools have a form of their own", "Leave it out, or give no tools."
+            faults.append(body_fault("/response_format", "invalid_value", detail, remedy))
         if self.stop and self.answer_schema is not None:
             detail, remedy = "It would cut JSON off", "Leave it out, or ask for text."
             faults.append(body_fault("/stop", "invalid_value", detail, remedy))

@@ -12,13 +12,15 @@ from pydantic import Field
 from pydantic_core import to_json
 
 from app.api.schemas import Resource, dump
+from app.deliberation.actions import arguments_json
 from app.deliberation.calls import UsageCost
 from app.deliberation.errors import DeliberationError
+from app.deliberation.facts import Action
 from app.deliberation.fold import State, usage
 from app.facades.chat.reader import ChatCompletionRequest
 from app.facades.moments import Began, Ended, Interrupted, Moment, StageBegan, StageEnded
 from app.facades.openai_errors import DONE, stream_error
-from app.facades.outcomes import DeliberationOutcome, NoVerdict, answers, fingerprint, is_cut_off, model_name, outcome
+from app.facades.outcomes import DeliberationOutcome, NoVerdict, actions, fingerprint, is_cut_off, model_name, outcome
 from app.facades.summaries import stage_begun, stage_ended
 
 PIECE_CHARS = 256
@@ -77,24 +79,38 @@ def _usage(state: State) -> ChatUsage:
     return ChatUsage.model_validate({**dict(spent), **sums})
 
 
-def _ending(chat: ChatCompletionRequest, state: State) -> tuple[Sequence[str], str]:
-    """The texts and their finish reason; `length` where the request's limit left none. Raises NoVerdict."""
+def _ending(chat: ChatCompletionRequest, state: State) -> Sequence[tuple[Action, str]]:
+    """Each choice's action, and its finish reason; `length` where the request's limit left none. Raises NoVerdict."""
     if chat.limits_tokens and is_cut_off(state):
-        return ("",), "length"
-    return [chat.truncated(text) for text in answers(state)], "stop"
+        return [(Action(reply=""), "length")]
+    return [(action, "tool_calls" if action.calls else "stop") for action in actions(state)]
 
 
 def completion(chat: ChatCompletionRequest, state: State) -> ChatCompletion:
-    texts, reason = _ending(chat, state)
+    ended = _ending(chat, state)
     return ChatCompletion(
         **_head(state, "chat.completion"),
         choices=tuple(
-            _choice(index, reason, message={"role": "assistant", "content": text, "refusal": None})
-            for index, text in enumerate(texts)
+            _choice(index, reason, message={"role": "assistant", **_message(chat, action), "refusal": None})
+            for index, (action, reason) in enumerate(ended)
         ),
         usage=_usage(state),
-        deliberation=None if reason == "length" else outcome(state),
+        deliberation=None if ended[0][1] == "length" else outcome(state),
     )
+
+
+def _message(chat: ChatCompletionRequest, action: Action) -> dict[str, Any]:
+    if action.reply is not None:
+        return {"content": chat.truncated(action.reply)}
+    return {"content": None, "tool_calls": tool_calls(action)}
+
+
+def tool_calls(action: Action) -> list[dict[str, Any]]:
+    """The calls of an action as those of an assistant's message in OpenAI's reference."""
+    return [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments_json(call)}}
+        for call in action.calls
+    ]
 
 
 def _choice(index: int, finish_reason: str | None, **said: Any) -> dict[str, Any]:  # noqa: ANN401 -- JSON
@@ -122,7 +138,7 @@ class ChatWriter:
                 yield self._chunk(state, 0, reasoning_content=f"{stage_ended(opened, closed)}\n\n")
             case Ended(state):
                 try:
-                    yield from self._answer(state, *_ending(self.chat, state))
+                    yield from self._answer(state, _ending(self.chat, state))
                 except NoVerdict as error:
                     yield self._error(error)
             case Interrupted(_, error):
@@ -142,16 +158,19 @@ class ChatWriter:
         counted = {"usage": None} if self.chat.counts_usage else {}
         return _framed(to_json({**_head(state, "chat.completion.chunk"), "choices": choices, **counted, **added}))
 
-    def _chunk(self, state: State, index: int, **delta: str) -> bytes:
+    def _chunk(self, state: State, index: int, **delta: Any) -> bytes:  # noqa: ANN401 -- fields
         return self._frame(state, _choice(index, None, delta=delta))
 
-    def _answer(self, state: State, texts: Sequence[str], reason: str) -> Iterator[bytes]:
-        for index, text in enumerate(texts):
+    def _answer(self, state: State, ended: Sequence[tuple[Action, str]]) -> Iterator[bytes]:
+        for index, (action, reason) in enumerate(ended):
             if index:
                 yield self._chunk(state, index, role="assistant", content="")
+            text = self.chat.truncated(action.reply or "")
             for begin in range(0, len(text), PIECE_CHARS):
                 yield self._chunk(state, index, content=text[begin : begin + PIECE_CHARS])
-            added = {"deliberation": outcome(state)} if reason == "stop" and index == len(texts) - 1 else {}
+            for place, call in enumerate(tool_calls(action)):
+                yield self._chunk(state, index, tool_calls=[{"index": place, **call}])
+            added = {"deliberation": outcome(state)} if reason != "length" and index == len(ended) - 1 else {}
             yield self._frame(state, _choice(index, reason, delta={}), **added)
         if self.chat.counts_usage:
             yield self._frame(state, usage=_usage(state))

@@ -8,11 +8,13 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from app.api.problems import ValidationFailed, body_fault, refused
 from app.api.requests import FILE_ID_PREFIX, INLINE_CHARS_MAX, SEED_MAX, MaybeWhole, RequestModel
+from app.deliberation.actions import arguments_json
+from app.deliberation.facts import Action
 from app.deliberation.fold import State
 from app.facades import openai_requests as openai
 from app.facades.message_content import FilePart, MessageContent, OpenAIContent, evidence_of, mark_of, placed
 from app.facades.openai_requests import ConversationTurn, Unsupported
-from app.facades.outcomes import NoVerdict, answers
+from app.facades.outcomes import NoVerdict, actions
 
 ITEMS_MAX = 1_024
 _Included = Annotated[list[Literal["reasoning.encrypted_content"]], Field(max_length=1)]
@@ -24,20 +26,37 @@ ASKED = "responses"
 # The acceptance keeps the fields that a response repeats, because no other fact has them.
 REPEATED = frozenset(
     {"background", "store", "previous_response_id", "max_output_tokens", "text", "reasoning", "truncation"}
-    | {"safety_identifier", "prompt_cache_key"}
+    | {"safety_identifier", "prompt_cache_key", "tools", "tool_choice", "parallel_tool_calls"}
 )
 
 
 class InputItem(RequestModel, extra="ignore"):
-    """A message, or a reference to one of an earlier response. Its reasoning and its tools are ignored."""
+    """A message, a call of a function, what the call returned, or a reference to an item of an earlier response.
 
-    type: Literal["message", "item_reference", "reasoning", "mcp_call"] = "message"
+    Reasoning, and uses of the council's own tools, are ignored.
+    """
+
+    type: Literal["message", "item_reference", "reasoning", "mcp_call", "function_call", "function_call_output"] = (
+        "message"
+    )
     id: str | None = Field(default=None, max_length=128, description="Of the item that is referred to")
     role: Literal["system", "developer", "user", "assistant"] | None = Field(default=None, description="Of a message")
     content: Annotated[MessageContent, OpenAIContent(*KINDS)] = Field(default_factory=MessageContent)
+    call_id: str | None = Field(
+        default=None, max_length=128, pattern=r"^[^\s\[\]]*$", description="Of a call, and of what it returned"
+    )
+    name: str | None = Field(default=None, max_length=64, description="Of the function")
+    arguments: str = Field(default="", description="Of the call, as JSON")
+    output: Annotated[MessageContent, OpenAIContent(*KINDS)] = Field(
+        default_factory=MessageContent, description="What the call returned"
+    )
 
     @model_validator(mode="after")
     def _check_role(self) -> Self:
+        if self.type in ("function_call", "function_call_output") and self.call_id is None:
+            raise refused("missing", "The item names no call", "Give call_id.")
+        if self.type == "function_call" and self.name is None:
+            raise refused("missing", "The call names no function", "Give name.")
         if self.type == "message" and self.role is None and not self.refers:
             raise refused("missing", "The message has no role", "Give system, developer, user or assistant.")
         if self.type == "item_reference" and self.id is None:
@@ -49,6 +68,20 @@ class InputItem(RequestModel, extra="ignore"):
         """Whether it stands for the item with its id; the type of a reference may lack."""
         alone = self.type == "message" and self.role is None and not self.content.text
         return self.id is not None and (alone or self.type == "item_reference")
+
+    @property
+    def turn(self) -> ConversationTurn | None:
+        """The turn of the conversation that it is; None for what is ignored."""
+        match self.type:
+            case "message" if self.role is not None:
+                return ConversationTurn(self.role, None, self.content.text)
+            case "function_call":
+                called = openai.CallTurn(self.call_id or "", self.name or "", self.arguments)
+                return ConversationTurn("assistant", None, openai.said_with_calls("", [called]))
+            case "function_call_output":
+                return ConversationTurn("tool", self.call_id, self.output.text)
+            case _:
+                return None
 
 
 def _listed(written: object) -> object:
@@ -140,13 +173,17 @@ class CreateResponseRequest(openai.CouncilRequest, json_schema_extra={"examples"
 
     @model_validator(mode="after")
     def _check_input(self) -> Self:
-        if not any(item.role is not None or item.refers for item in self.input):
+        if not any(item.turn is not None or item.refers for item in self.input):
             raise ValidationFailed([body_fault("/input", "missing", "It has no message", "Add one of a user.")])
+        if self.actions is not None and self.answer_schema is not None:
+            detail, remedy = "Answers that call tools have a form of their own", "Leave it out, or give no tools."
+            raise ValidationFailed([body_fault("/text/format", "invalid_value", detail, remedy)])
         return self
 
     @property
     def files(self) -> list[FilePart]:
-        return placed({f"/input/{n}/content": item.content for n, item in enumerate(self.input)})
+        said = {f"/input/{n}/content": item.content for n, item in enumerate(self.input)}
+        return placed(said | {f"/input/{n}/output": item.output for n, item in enumerate(self.input)})
 
     @property
     def answer_schema(self) -> dict[str, Any] | None:
@@ -154,7 +191,13 @@ class CreateResponseRequest(openai.CouncilRequest, json_schema_extra={"examples"
 
     @property
     def repeated(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", by_alias=True, include=set(REPEATED), exclude_unset=True, exclude_none=True)
+        """The fields that a response repeats; functions without the level that chat completions have."""
+        told = self.model_dump(mode="json", by_alias=True, include=set(REPEATED), exclude_unset=True, exclude_none=True)
+        if "tools" in told:
+            told["tools"] = [{"type": "function", **tool["function"]} for tool in told["tools"]]
+        if self.tool_choice is not None:
+            told["tool_choice"] = self.tool_choice.mode
+        return told
 
 
 def conversation_in(state: State) -> tuple[str | None, Sequence[ConversationTurn]]:
@@ -167,7 +210,7 @@ def conversation_in(state: State) -> tuple[str | None, Sequence[ConversationTurn
 def _before(previous: State) -> Sequence[ConversationTurn]:
     """The conversation of an earlier response with its answer; raises ValidationFailed where there is no answer."""
     try:
-        said = [] if previous.end is None else [ConversationTurn("assistant", None, text) for text in answers(previous)]
+        said = [] if previous.end is None else [turn_said(action) for action in actions(previous)]
     except NoVerdict:
         said = []
     if not said:
@@ -180,16 +223,27 @@ def _before(previous: State) -> Sequence[ConversationTurn]:
     return [*conversation_in(previous)[1], *said]
 
 
+def turn_said(action: Action) -> ConversationTurn:
+    """An answer as a turn of the conversation that goes on from it."""
+    calls = [openai.CallTurn(call.id or "", call.name, arguments_json(call)) for call in action.calls]
+    return ConversationTurn("assistant", None, openai.said_with_calls(action.reply or "", calls))
+
+
 def turn_of(state: State, item_id: str) -> ConversationTurn | None:
-    """The message of a response that has an id; None for its reasoning and its tools. Raises LookupError."""
+    """The message or the call of a response that has an id; None for its reasoning and its own tools.
+
+    Raises LookupError.
+    """
     kind, _, rest = item_id.partition("_")
-    if kind != "msg":
+    if kind not in ("msg", "fc"):
         return None
     place = rest.removeprefix(f"{state.deliberation_id}_")
     if place.startswith("input_"):
         return conversation_in(state)[1][int(place.removeprefix("input_"))]
+    choice, _, number = place.partition("_")
     try:
-        return ConversationTurn("assistant", None, answers(state)[int(place)])
+        action = actions(state)[int(choice)]
+        return turn_said(action if not number else Action(calls=(action.calls[int(number)],)))
     except NoVerdict as error:
         raise LookupError from error
 
@@ -206,9 +260,7 @@ def turns_asked(
     instructions = [] if not request.instructions else [ConversationTurn(*INSTRUCTIONS, request.instructions)]
     said: list[ConversationTurn] = []
     for item in request.input:
-        turn = referred.get(item.id or "") if item.refers else None
-        if turn is None and item.type == "message" and item.role is not None:
-            turn = ConversationTurn(item.role, None, item.content.text)
+        turn = referred.get(item.id or "") if item.refers else item.turn
         said += [] if turn is None else [turn]
     return [*instructions, *(() if previous is None else _before(previous)), *said]
 

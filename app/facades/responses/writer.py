@@ -14,13 +14,14 @@ from pydantic_core import to_json
 
 from app.api.problems import ErrorAnswer, answer_to
 from app.api.schemas import Resource
+from app.deliberation.actions import arguments_json
 from app.deliberation.calls import FactProblem, UsageCost
-from app.deliberation.facts import AgentUsage, StageUsage
+from app.deliberation.facts import ActionCall, AgentUsage, StageUsage
 from app.deliberation.fold import State, usage
 from app.facades.moments import Began, Ended, Interrupted, Moment, StageBegan, StageEnded, TextEnded, ToolRan
 from app.facades.openai_errors import DONE, OPENAI_ERRORS
-from app.facades.openai_requests import ConversationTurn
-from app.facades.outcomes import DeliberationOutcome, NoVerdict, answers, is_cut_off, model_name, notes, outcome
+from app.facades.openai_requests import ConversationTurn, calls_said
+from app.facades.outcomes import DeliberationOutcome, NoVerdict, actions, is_cut_off, model_name, notes, outcome
 from app.facades.responses.reader import ASKED, conversation_in
 from app.facades.summaries import stage_begun, stage_ended, summary
 
@@ -66,7 +67,8 @@ class ResponseResource(Resource):
     instructions: str | None
     previous_response_id: str | None = None
     output: tuple[ResponseObject, ...] = Field(
-        description="A `reasoning` item for each stage, an `mcp_call` for each use of a tool, then the `message`"
+        description="A `reasoning` item for each stage, an `mcp_call` for each use of the council's own tools, then "
+        "the `message`, or a `function_call` for each call of the client's"
     )
     usage: ResponseUsage | None = Field(description="Null before the end")
     metadata: dict[str, str]
@@ -82,7 +84,7 @@ class ResponseResource(Resource):
     prompt_cache_key: str | None = None
     service_tier: Literal["default"] = "default"
     tools: tuple[dict[str, Any], ...] = ()
-    tool_choice: Literal["auto"] = "auto"
+    tool_choice: Literal["auto", "none", "required"] = "auto"
     parallel_tool_calls: bool = True
     max_tool_calls: int | None = None
     presence_penalty: int = 0
@@ -268,16 +270,27 @@ class ResponseWriter:
             yield self._event("response.incomplete", response=self.resource(state))
             return
         try:
-            texts = answers(state)
+            ended = actions(state)
         except NoVerdict as none:
             # Clients know no event of a cancelled response; `response` has its true status.
             if state.end is not None and state.end.problem is None:
                 yield self._event("error", error=_problem(none.problem))
             yield self._event("response.failed", response=self.resource(state))
             return
-        for index, text in enumerate(texts):
-            yield from self._answer(state, f"msg_{state.deliberation_id}_{index}", text)
+        for index, action in enumerate(ended):
+            if action.reply is not None:
+                yield from self._answer(state, f"msg_{state.deliberation_id}_{index}", action.reply)
+            for number, call in enumerate(action.calls):
+                yield from self._call(f"fc_{state.deliberation_id}_{index}_{number}", call)
         yield self._event("response.completed", response=self.resource(state))
+
+    def _call(self, id: str, call: ActionCall) -> Iterator[ResponseObject]:
+        item = {"type": "function_call", "id": id, "call_id": call.id, "name": call.name}
+        yield self._added({**item, "arguments": "", "status": "in_progress"})
+        place, arguments = {"output_index": self._open, "item_id": id}, arguments_json(call)
+        yield self._event("response.function_call_arguments.delta", **place, delta=arguments)
+        yield self._event("response.function_call_arguments.done", **place, name=call.name, arguments=arguments)
+        yield self._done(arguments=arguments, status="completed")
 
     def _answer(self, state: State, id: str, text: str) -> Iterator[ResponseObject]:
         yield self._added(_message(id, "in_progress", "assistant"))
@@ -323,5 +336,13 @@ def input_page(state: State, *, limit: int, newest_first: bool, after: str | Non
 
 
 def _input_item(state: State, number: int, turn: ConversationTurn) -> ResponseObject:
+    id = f"msg_{state.deliberation_id}_input_{number}"
+    if turn.role == "tool":
+        return {"type": "function_call_output", "id": id, "call_id": turn.name, "output": turn.text}
+    said, calls = calls_said(turn.text) if turn.role == "assistant" else (turn.text, [])
+    if len(calls) == 1 and not said:
+        (call,) = calls
+        told = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+        return {"type": "function_call", "id": id, **told, "status": "completed"}
     content = _output(turn.text) if turn.role == "assistant" else {"type": "input_text", "text": turn.text}
-    return _message(f"msg_{state.deliberation_id}_input_{number}", "completed", turn.role, content)
+    return _message(id, "completed", turn.role, content)

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from app.deliberation.answers import normalise, tally
 from app.deliberation.facts import Failed, StageOpened
 from app.deliberation.specification import Budget
-from app.deliberation.strategies.strategy_run import Candidate, counted
+from app.deliberation.strategies.strategy_run import Candidate
 from app.deliberation.strategies.vote import VoteParameters, may_stop
 from tests.unit.facts_of import Run, agent_ids, run, specification
 from tests.unit.strategies.voting import FAILS, answering, waves
@@ -79,7 +80,8 @@ def drafted(said: Sequence[str]) -> list[Candidate]:
 
 def one_by_one(said: Sequence[str], seed: int, stop: Any) -> int:
     for asked in range(len(said)):
-        found = counted(drafted(said[:asked]), "choice", (), seed)
+        read = [(draft.author, normalise(draft.text, "choice")) for draft in drafted(said[:asked])]
+        found = tally(read, seed)
         if may_stop(stop, found.first, found.second, len(said) - asked):
             return asked
     return len(said)
