@@ -59,6 +59,9 @@ class MemoryInputs(InputStore):
             kept.pop((tenant, sha256), None)
         return True
 
+    async def finish_removal(self, tenant: str, sha256: str) -> None:
+        """A removal in memory is never cut."""
+
     async def forget(self, tenant: str, sha256: str, deliberation_id: str) -> None:
         self.users.get((tenant, sha256), {}).pop(deliberation_id, None)
 

@@ -4,9 +4,10 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from functools import cached_property
 from math import ceil
 from types import NoneType
-from typing import Annotated, Any, Self, cast, get_args
+from typing import Annotated, Any, Literal, Self, cast, get_args
 
 from pydantic import (
     AfterValidator,
@@ -30,6 +31,7 @@ from app.api.webhook_payloads import TERMINAL_EVENTS, WebhookEvent
 from app.api.webhook_targets import URL_CHARS_MAX, Rules, UnfitUrl, parsed
 from app.control_characters import is_control
 from app.deliberation.answer_schema import SchemaRefused, rebuilt_parameters, rebuilt_schema
+from app.deliberation.conversation import CallTurn, ConversationTurn, said_with_calls, task_of
 from app.deliberation.decider import StrategyDefinition
 from app.deliberation.facts import CancelledBy
 from app.deliberation.specification import (
@@ -63,6 +65,8 @@ FILES_MAX = 256
 ACTION_TOOLS_MAX = 128
 ACTION_CALLS_MAX = 16
 ACTIONS_CHARS_MAX = 131_072
+TURNS_MAX = 2_048
+CALL_ID_PATTERN = r"^[^\s<>|\\/\[\]]*$"
 DEFAULT_ROLE = "DEV"
 DEFAULT_STRATEGY = "council"
 DEFAULT_SIZE = 3
@@ -439,17 +443,13 @@ class ActionToolRequest(RequestModel):
         description="Share of all members that must want a call of it",
     )
 
-    @model_validator(mode="after")
-    def _compares_its_own(self) -> Self:
-        known = self.parameters.get("properties", {})
-        faults = [
-            body_fault(f"/comparisons/{name[:64]}", "unknown_argument", "The tool has no such argument", "Remove it.")
-            for name in self.comparisons
-            if name not in known
-        ]
-        if faults:
-            raise ValidationFailed(faults)
-        return self
+    @field_validator("comparisons")
+    @classmethod
+    def _its_own(cls, comparisons: dict[str, Comparison], info: ValidationInfo) -> dict[str, Comparison]:
+        known = info.data.get("parameters", {"properties": comparisons}).get("properties", {})
+        if unknown := next((name for name in comparisons if name not in known), None):
+            raise refused("unknown_argument", f"The tool has no argument {unknown[:64]!r}", "Remove it.")
+        return comparisons
 
 
 class ActionsRequest(RequestModel):
@@ -528,12 +528,70 @@ _EXAMPLES: list[JsonValue] = [
 ]
 
 
+class CallRequest(RequestModel):
+    """A call of a tool in a conversation."""
+
+    id: str = Field(max_length=128, pattern=CALL_ID_PATTERN)
+    name: str = Field(pattern=TOOL_PATTERN)
+    arguments: dict[str, Any] = {}
+
+
+class TurnRequest(RequestModel):
+    """One message of a conversation, or what a call of a tool returned."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    name: str | None = Field(
+        default=None,
+        validate_default=True,
+        max_length=128,
+        pattern=CALL_ID_PATTERN,
+        exclude_if=lambda name: name is None,
+        description="Of the speaker; of a tool's message the id of its call",
+    )
+    text: str = ""
+    calls: list[CallRequest] = Field(
+        default=[], max_length=128, exclude_if=lambda calls: not calls, description="Those of an assistant's message"
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _names_its_call(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name is None and info.data.get("role") == "tool":
+            raise refused("missing", "The message of a tool names no call", "Give the id of the call.")
+        return name
+
+    @field_validator("calls")
+    @classmethod
+    def _of_an_assistant(cls, calls: list[CallRequest], info: ValidationInfo) -> list[CallRequest]:
+        if calls and info.data.get("role") != "assistant":
+            raise refused("conflict", "Only an assistant calls tools", "Leave calls out.")
+        return calls
+
+    @property
+    def turn(self) -> ConversationTurn:
+        calls = [CallTurn(call.id, call.name, json.dumps(call.arguments)) for call in self.calls]
+        return ConversationTurn(self.role, self.name, said_with_calls(self.text, calls))
+
+
 class DeliberationRequest(RequestModel):
     """The body of `POST /deliberations`: a council of one role (`role`, `num_agents`), or a mixed one (`agents`)."""
 
     model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
 
-    task: str = Field(min_length=1, max_length=TASK_CHARS_MAX, description="The question or task")
+    conversation: list[TurnRequest] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=TURNS_MAX,
+        exclude_if=lambda turns: turns is None,
+        description="In place of `task`: the council writes the assistant's next message, or decides on its action",
+    )
+    task: str | None = Field(
+        default=None,
+        validate_default=True,
+        min_length=1,
+        max_length=TASK_CHARS_MAX,
+        description="The question or task, or `conversation`",
+    )
     role: RoleName | None = Field(default=None, description="DEV if absent; not together with `agents`")
     num_agents: MaybeWhole = Field(
         default=None, ge=1, le=AGENTS_MAX, description="3 if absent, 1 for `single`; not together with `agents`"
@@ -598,10 +656,29 @@ class DeliberationRequest(RequestModel):
 
     @field_validator("task")
     @classmethod
-    def _said(cls, task: str) -> str:
-        if not task.strip():
+    def _said(cls, task: str | None, info: ValidationInfo) -> str | None:
+        conversation = info.data.get("conversation", ())
+        if task is None and conversation is None:
+            raise refused("missing", "It is missing", "Add it.")
+        if task is not None and conversation:
+            raise refused("conflict", "`conversation` already says it", "Give one of the two.")
+        if task is not None and not task.strip():
             raise refused("blank", "The task is blank", "Say what to deliberate about.")
         return task
+
+    @field_validator("conversation")
+    @classmethod
+    def _told(cls, conversation: list[TurnRequest] | None) -> list[TurnRequest] | None:
+        if conversation is not None and not any(turn.turn.text.strip() for turn in conversation):
+            raise refused("blank", "The conversation is blank", "Say what to deliberate about.")
+        if sum(len(turn.turn.text) for turn in conversation or ()) > TASK_CHARS_MAX:
+            raise refused("string_too_long", "It is too long", f"Give at most {TASK_CHARS_MAX:,} characters in all.")
+        return conversation
+
+    @cached_property
+    def whole_task(self) -> str:
+        """The task, or the transcript of the conversation."""
+        return self.task or task_of([turn.turn for turn in self.conversation or ()])
 
     @property
     def size(self) -> int:

@@ -38,11 +38,13 @@ class PlacedInput(Value, frozen=True):
 class ChatMessage(Value, frozen=True):
     """One message of a chat prompt; its replica puts the texts of `inputs` into `content`, and pictures before it.
 
-    `inputs` are in the order of their places. `pictures` are data URLs, which a replica puts in.
+    `inputs` are in the order of their places. `pictures` are data URLs, which a replica puts in. The transcript of a
+    conversation of several `turns` stands for its messages.
     """
 
     role: Literal["system", "user"]
     content: str
+    turns: int = Field(default=1, exclude_if=lambda turns: turns == 1)
     inputs: tuple[PlacedInput, ...] = Field(default=(), exclude_if=lambda inputs: not inputs)
     pictures: tuple[str, ...] = Field(default=(), exclude=True)
 

@@ -286,10 +286,11 @@ class Specification(Value, frozen=True):
     `cluster` is the label of the clusters that may do it; any may where it is null. `metadata` is for filtering lists
     and reaches no prompt. `evidence` reaches every prompt: that of the request, then
     the verdicts of the deliberations that it follows, then the text of a context that was `given`. With a `task_file`
-    that is the task, and `task` its beginning.
+    that is the task, and `task` its beginning. A task of several `turns` is the transcript of a conversation.
     """
 
     task: str
+    turns: int = Field(default=1, exclude_if=lambda turns: turns == 1)
     task_file: InputRef | None = Field(default=None, exclude_if=lambda file: file is None)
     agents: tuple[AgentSpec, ...] = Field(min_length=1, max_length=32)
     strategy: str

@@ -128,7 +128,13 @@ class Files:
 
     async def delete(self, tenant: str, file_id: str) -> None:
         """Remove a file; raises NotFound, and StillLive while a deliberation in the log names it."""
-        stored = await self.find(tenant, file_id)
+        try:
+            stored = await self.find(tenant, file_id)
+        except NotFound:
+            # A deletion whose gateway was killed has left a part, and its client asks again.
+            if (sha256 := digest_of(file_id)) is not None:
+                await self._store.finish_removal(tenant, sha256)
+            raise
         if not await self._store.remove(tenant, stored.file.sha256, partial(self._is_named, tenant)):
             raise StillLive(f"Deliberations name {file_id}, or it is being uploaded; delete them first.")
 

@@ -152,7 +152,8 @@ def specification(
         told: dict[str, Any] = webhook.model_dump() | {"events": ordered(webhook.events)}
         webhook = Webhook(**told)
     return Specification(
-        task=request.task,
+        task=request.whole_task,
+        turns=len(request.conversation or (request.task,)),
         agents=agents(request, roles),
         strategy=request.strategy,
         strategy_version=definition.version,

@@ -190,6 +190,10 @@ class InputStore:
         if use is not None:
             await self._erasure.erase(INPUTS_STREAM, use["seq"])
 
+    async def finish_removal(self, tenant: str, sha256: str) -> None:
+        """Go on with the removal of an input, if one has begun."""
+        await self._finish_removal(_subject(tenant, sha256))
+
     async def _finish_removal(self, subject: str) -> None:
         """Erase everything up to the mark. What is stored again later has other sequences.
 

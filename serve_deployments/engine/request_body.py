@@ -12,6 +12,7 @@ from typing import Any, Self, cast
 from pydantic_core import from_json, to_json
 
 from app.deliberation.calls import Call
+from app.deliberation.conversation import chat_messages
 from app.deliberation.errors import CallCancelled
 from app.deliberation.outputs import json_schema
 from app.deliberation.prompts.form import schema_section
@@ -145,14 +146,13 @@ def request_body(
 
 
 def _messages(call: Call, dialect: Dialect, *, shows_schema: bool, turn: ToolTurn | None) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = [{"role": message.role, "content": message.content} for message in call.messages]
+    messages = _in_turns(call)
     if turn is not None:
         messages[-1]["content"] += turn.section
     if shows_schema or dialect.structured != "json_schema":
         messages[-1]["content"] += schema_section(json_schema(call.output))
-    if "system" in dialect.lacking and len(messages) > 1 and messages[0]["role"] == "system":
-        system, first, *rest = messages
-        messages = [{"role": "user", "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+    if "system" in dialect.lacking:
+        messages = _merged(("user" if told["role"] == "system" else told["role"], told["content"]) for told in messages)
     if turn is not None:
         native = "tools" not in dialect.lacking
         messages += turn.messages(native=native)
@@ -161,6 +161,36 @@ def _messages(call: Call, dialect: Dialect, *, shows_schema: bool, turn: ToolTur
     if pictures := [url for message in call.messages for url in message.pictures]:
         _show(pictures, messages)
     return messages
+
+
+def _in_turns(call: Call) -> list[dict[str, Any]]:
+    """The messages, with those of a conversation in their order.
+
+    Chat templates of some models demand that user and assistant take turns, so that messages of one role in a row are
+    one.
+    """
+    said, begin = list[tuple[str, str]](), 0
+    for message in call.messages:
+        if message.turns == 1:
+            said.append((message.role, message.content))
+        else:
+            begin = len(said)
+            said += chat_messages(message.content, message.turns)
+    if begin:
+        # What a conversation's system says first follows the council's rules.
+        end = next((place for place in range(begin, len(said)) if said[place][0] != "system"), len(said))
+        said = [said[0], *said[begin:end], *said[1:begin], *said[end:]]
+    return _merged(said)
+
+
+def _merged(said: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+    merged = list[dict[str, Any]]()
+    for role, text in said:
+        if merged and merged[-1]["role"] == role:
+            merged[-1]["content"] += f"\n\n{text}"
+        else:
+            merged.append({"role": role, "content": text})
+    return merged
 
 
 def _show(pictures: Iterable[str], messages: Iterable[dict[str, Any]]) -> None:

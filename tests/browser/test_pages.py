@@ -291,7 +291,8 @@ async def test_the_list_is_used_by_keys(quiet: Page, stack: Stack) -> None:
     await quiet.keyboard.press("Enter")
     await expect(quiet.locator(".head h1")).to_be_visible()
     await quiet.go_back()
-    await quiet.locator(".list").wait_for()
+    # The row that was left has the focus again, so that keys of the list are heard.
+    await expect(quiet.locator(".list tbody tr").nth(1)).to_be_visible()
     await quiet.keyboard.press("n")
     await expect(quiet.get_by_role("dialog")).to_be_visible()
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from app.deliberation.calls import Call, ChatMessage, PlacedInput
 from app.deliberation.choice.anonymity import fence, input_fence, nonce, without_fences
+from app.deliberation.conversation import INSTRUCTION
 from app.deliberation.specification import Actions, Evidence, FilesWorkspace, Specification, WorkspaceFile
 
 _PREAMBLE = """\
@@ -52,7 +53,8 @@ _FILES_SHOWN_MAX = 100
 
 def _task(specification: Specification) -> str:
     constraints = specification.constraints
-    parts = [_TASK + ("" if specification.task_file is not None else specification.task)]
+    told = INSTRUCTION if specification.turns > 1 else specification.task
+    parts = [_TASK + ("" if specification.task_file is not None and specification.turns == 1 else told)]
     rubric = "\n".join(f"- {c.id} (weight {c.weight:g}): {c.description}" for c in constraints.rubric)
     parts.append(f"# Rubric\n{rubric}")
     if constraints.requirements:
@@ -118,13 +120,26 @@ def _given(specification: Specification) -> tuple[str, list[PlacedInput]]:
 
 
 def messages(specification: Specification, *sections: str) -> tuple[ChatMessage, ...]:
-    """A prompt: the rules, the inputs, the task with rubric and evidence, then the sections that are not empty."""
+    """A prompt: the rules, the inputs, the task with rubric and evidence, then the sections that are not empty.
+
+    A conversation stands between the two, so that one that grows has the same beginning.
+    """
     given, placed = _given(specification)
-    if specification.task_file is not None:
-        placed.append(PlacedInput(file=specification.task_file, at=len(given) + len(_TASK)))
-    body = given + "\n\n".join([_task(specification), *(section for section in sections if section)])
-    user = ChatMessage(role="user", content=body, inputs=tuple(placed))
-    return (ChatMessage(role="system", content=_PREAMBLE), user)
+    system = ChatMessage(role="system", content=_PREAMBLE)
+    work, task = [section for section in sections if section], specification.task_file
+    if specification.turns > 1:
+        head = ChatMessage(role="user", content=given + _task(specification), inputs=tuple(placed))
+        transcript = ChatMessage(
+            role="user",
+            content="" if task is not None else specification.task,
+            turns=specification.turns,
+            inputs=() if task is None else (PlacedInput(file=task, at=0),),
+        )
+        return system, head, transcript, ChatMessage(role="user", content="\n\n".join(work))
+    if task is not None:
+        placed.append(PlacedInput(file=task, at=len(given) + len(_TASK)))
+    body = given + "\n\n".join([_task(specification), *work])
+    return system, ChatMessage(role="user", content=body, inputs=tuple(placed))
 
 
 class Labelled(NamedTuple):

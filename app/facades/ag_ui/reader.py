@@ -9,6 +9,7 @@ from pydantic_core import PydanticKnownError
 from app.api.problems import ValidationFailed, body_fault
 from app.api.requests import DeliberationRequest, RequestModel
 from app.api.schemas import FieldProblem
+from app.deliberation.conversation import ConversationTurn
 from app.facades import openai_requests as openai
 from app.facades.message_content import FilePart, MessageContent, at, evidence_of, given_file, joined, placed
 
@@ -113,7 +114,7 @@ class RunAgentInput(AgUiModel, json_schema_extra={"examples": _EXAMPLES}):
             self.forwarded_props.deliberation,
             "It comes from `messages` or `context`, or is not supported",
         )
-        taken = options.keys() & {"task", "evidence", "webhook"}
+        taken = options.keys() & {"task", "conversation", "evidence", "webhook"}
         faults = [body_fault(f"{OPTIONS}/{name}", "conflict", reason, "Leave it out.") for name in taken]
         if not self.said:
             faults.append(body_fault("/messages", "missing", "No message has text", "Add one of a user."))
@@ -122,14 +123,14 @@ class RunAgentInput(AgUiModel, json_schema_extra={"examples": _EXAMPLES}):
         files = [*evidence_of(self.files)]
         texts = filter(None, ("\n\n".join(context.values()).strip() for context in self.context))
         known = [{"id": f"context-{n}", "title": f"Context {n}", "text": text} for n, text in enumerate(texts, 1)]
-        task = openai.task_of(
-            [openai.ConversationTurn(message.role, None, message.content.text) for message in self.said]
-        )
+        said = openai.said([ConversationTurn(message.role, None, message.content.text) for message in self.said])
         metadata: Any = options.get("metadata") or {}
         if isinstance(metadata, dict):
             metadata = cast("dict[str, Any]", metadata) | {THREAD: self.thread_id}
         return openai.checked(
-            {**options, "task": task, "evidence": [*known, *files], "metadata": metadata}, registry, self.in_the_input
+            {**options, **said, "evidence": [*known, *files], "metadata": metadata},
+            registry,
+            self.in_the_input,
         )
 
     def in_the_input(self, fault: FieldProblem) -> FieldProblem:
@@ -137,5 +138,7 @@ class RunAgentInput(AgUiModel, json_schema_extra={"examples": _EXAMPLES}):
         _, name, *rest = fault.pointer.split("/")
         of_context = rest and rest[0].isdecimal() and int(rest[0]) < len(self.context)
         evidence = "/context" if of_context or not self.files else "/messages"
-        place = {"task": "/messages", "evidence": evidence}.get(name, OPTIONS + fault.pointer)
+        place = {"task": "/messages", "conversation": "/messages", "evidence": evidence}.get(
+            name, OPTIONS + fault.pointer
+        )
         return fault.model_copy(update={"pointer": place})

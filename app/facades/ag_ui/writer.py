@@ -11,12 +11,12 @@ from pydantic_core import to_json
 
 from app.api.problems import PROBLEM_DOCUMENTS, answer_to
 from app.deliberation.calls import Usage
+from app.deliberation.conversation import turns_of
 from app.deliberation.facts import StageOpened
 from app.deliberation.fold import State
 from app.facades import moments
 from app.facades.ag_ui.reader import ASKED, RunAgentInput
 from app.facades.moments import Ended, Interrupted, Moment, TextEnded, ToolRan
-from app.facades.openai_requests import turns_of
 from app.facades.outcomes import NoVerdict, answers, notes, outcome
 from app.facades.summaries import call_text
 

@@ -2,11 +2,19 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from app.api.problems import ValidationFailed, body_fault, refused
-from app.api.requests import AGENTS_MAX, COMPLETION_TOKENS_MAX, DeliberationRequest, MaybeWhole, RequestModel
+from app.api.requests import (
+    AGENTS_MAX,
+    CALL_ID_PATTERN,
+    COMPLETION_TOKENS_MAX,
+    DeliberationRequest,
+    MaybeWhole,
+    RequestModel,
+)
 from app.api.schemas import FieldProblem
+from app.deliberation.conversation import CallTurn, ConversationTurn, said_with_calls
 from app.facades import openai_requests as openai
 from app.facades.message_content import FilePart, MessageContent, OpenAIContent, evidence_of, placed
 
@@ -39,29 +47,31 @@ class ChatRequestMessage(RequestModel, extra="ignore"):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[MessageContent, OpenAIContent("text")] = Field(default_factory=MessageContent)
-    name: str | None = Field(default=None, max_length=64, pattern=r"^[^\s<>|\\/\[\]]*$")
+    name: str | None = Field(default=None, max_length=64, pattern=CALL_ID_PATTERN)
     refusal: str | None = None
     tool_calls: list[MessageToolCall] | None = Field(default=None, max_length=openai.TURN_CALLS_MAX)
     tool_call_id: str | None = Field(
-        default=None, max_length=128, pattern=r"^[^\s\[\]]*$", description="Of the call that a tool's message answers"
+        default=None,
+        validate_default=True,
+        max_length=128,
+        pattern=CALL_ID_PATTERN,
+        description="Of the call that a tool's message answers",
     )
     function_call: Annotated[openai.Nothing, openai.Unsupported(openai.NO_TOOLS)] = None
     audio: Annotated[openai.Nothing, openai.Unsupported(_NO_AUDIO)] = None
 
     @property
-    def turn(self) -> openai.ConversationTurn:
-        calls = [
-            openai.CallTurn(call.id, call.function.name, call.function.arguments) for call in self.tool_calls or ()
-        ]
-        text = openai.said_with_calls(self.content.text or self.refusal or "", calls)
-        return openai.ConversationTurn(self.role, self.tool_call_id if self.role == "tool" else self.name, text)
+    def turn(self) -> ConversationTurn:
+        calls = [CallTurn(call.id, call.function.name, call.function.arguments) for call in self.tool_calls or ()]
+        text = said_with_calls(self.content.text or self.refusal or "", calls)
+        return ConversationTurn(self.role, self.tool_call_id if self.role == "tool" else self.name, text)
 
-    @model_validator(mode="after")
-    def _answers_a_call(self) -> Self:
-        if self.role == "tool" and self.tool_call_id is None:
-            detail, remedy = "The message of a tool names no call", "Give the id of the call."
-            raise ValidationFailed([body_fault("/tool_call_id", "missing", detail, remedy)])
-        return self
+    @field_validator("tool_call_id")
+    @classmethod
+    def _answers_a_call(cls, tool_call_id: str | None, info: ValidationInfo) -> str | None:
+        if tool_call_id is None and info.data.get("role") == "tool":
+            raise refused("missing", "The message of a tool names no call", "Give the id of the call.")
+        return tool_call_id
 
 
 class StreamOptions(RequestModel):
@@ -107,6 +117,7 @@ class ChatCompletionRequest(openai.CouncilRequest, json_schema_extra={"examples"
 
     PLACES = {
         "/task": "/messages",
+        "/conversation": "/messages",
         "/evidence": "/messages",
         "/constraints/answer_schema": "/response_format/json_schema/schema",
     }

@@ -10,11 +10,12 @@ import mcp_types as types
 from mcp import MCPError
 from mcp.server import ServerRequestContext
 from pydantic import BaseModel, Field, TypeAdapter
+from pydantic.json_schema import SkipJsonSchema
 
 from app.api.headers import KEY_PATTERN, WAIT_MAX_S
 from app.api.installation import RoleList
 from app.api.request_body import parsed_body
-from app.api.requests import CancelRequest, DeliberationRequest, RequestModel, Whole
+from app.api.requests import TASK_CHARS_MAX, CancelRequest, DeliberationRequest, RequestModel, Whole
 from app.api.schemas import DeliberationReceipt, DeliberationResult, StrategyList
 from app.deliberation.facts import TERMINAL_STATUS
 from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN
@@ -53,8 +54,10 @@ class DeliberationArguments(RequestModel):
 
 
 class DeliberateArguments(DeliberationRequest):
-    """The body of `POST /deliberations`, and how long to wait for the end."""
+    """The body of `POST /deliberations` with a task, and how long to wait for the end."""
 
+    conversation: SkipJsonSchema[None] = None  # pyright: ignore[reportIncompatibleVariableOverride] -- frozen
+    task: str = Field(min_length=1, max_length=TASK_CHARS_MAX, description="The question or task")  # pyright: ignore[reportIncompatibleVariableOverride]
     wait_seconds: Whole = Field(
         default=WAIT_S,
         ge=0,

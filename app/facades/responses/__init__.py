@@ -116,7 +116,7 @@ async def create_response(request: Request, door: InDoor) -> Response:
     turns = turns_asked(wanted, previous and previous.state, referred)
     evidence = evidence_asked(wanted, turns, [*([] if previous is None else [previous.state]), *earlier])
     background = wanted.background is True
-    submission = submission_of(request, {ASKED: {**wanted.repeated, "messages": len(turns)}})
+    submission = submission_of(request, {ASKED: wanted.repeated})
     limit, places = asked_for.max_output_tokens, partial(in_the_request, CreateResponseRequest)
     asked = deliberation_of(asked_for, door.registry, turns, evidence=evidence, max_tokens=limit)
     council = await door.accept(asked, submission, kept=background, files=wanted.files, places=places)

@@ -7,13 +7,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from app.api.problems import ValidationFailed, body_fault, refused
-from app.api.requests import FILE_ID_PREFIX, INLINE_CHARS_MAX, SEED_MAX, MaybeWhole, RequestModel
+from app.api.requests import CALL_ID_PATTERN, FILE_ID_PREFIX, INLINE_CHARS_MAX, SEED_MAX, MaybeWhole, RequestModel
 from app.deliberation.actions import arguments_json
+from app.deliberation.conversation import CallTurn, ConversationTurn, said_with_calls, turns_of
 from app.deliberation.facts import Action
 from app.deliberation.fold import State
 from app.facades import openai_requests as openai
 from app.facades.message_content import FilePart, MessageContent, OpenAIContent, evidence_of, mark_of, placed
-from app.facades.openai_requests import ConversationTurn, Unsupported
+from app.facades.openai_requests import Unsupported
 from app.facades.outcomes import NoVerdict, actions
 
 ITEMS_MAX = 1_024
@@ -43,7 +44,7 @@ class InputItem(RequestModel, extra="ignore"):
     role: Literal["system", "developer", "user", "assistant"] | None = Field(default=None, description="Of a message")
     content: Annotated[MessageContent, OpenAIContent(*KINDS)] = Field(default_factory=MessageContent)
     call_id: str | None = Field(
-        default=None, max_length=128, pattern=r"^[^\s\[\]]*$", description="Of a call, and of what it returned"
+        default=None, max_length=128, pattern=CALL_ID_PATTERN, description="Of a call, and of what it returned"
     )
     name: str | None = Field(default=None, max_length=64, description="Of the function")
     arguments: str = Field(default="", description="Of the call, as JSON")
@@ -76,8 +77,8 @@ class InputItem(RequestModel, extra="ignore"):
             case "message" if self.role is not None:
                 return ConversationTurn(self.role, None, self.content.text)
             case "function_call":
-                called = openai.CallTurn(self.call_id or "", self.name or "", self.arguments)
-                return ConversationTurn("assistant", None, openai.said_with_calls("", [called]))
+                called = CallTurn(self.call_id or "", self.name or "", self.arguments)
+                return ConversationTurn("assistant", None, said_with_calls("", [called]))
             case "function_call_output":
                 return ConversationTurn("tool", self.call_id, self.output.text)
             case _:
@@ -139,7 +140,12 @@ _EXAMPLES: list[Any] = [
 class CreateResponseRequest(openai.CouncilRequest, json_schema_extra={"examples": _EXAMPLES}):
     """The body of `POST /v1/responses`. Null is the same as absent in every field."""
 
-    PLACES = {"/task": "/input", "/evidence": "/input", "/constraints/answer_schema": "/text/format/schema"}
+    PLACES = {
+        "/task": "/input",
+        "/conversation": "/input",
+        "/evidence": "/input",
+        "/constraints/answer_schema": "/text/format/schema",
+    }
 
     input: Annotated[list[InputItem], openai.OrText(), BeforeValidator(_listed)] = Field(
         min_length=1, max_length=ITEMS_MAX
@@ -202,7 +208,7 @@ class CreateResponseRequest(openai.CouncilRequest, json_schema_extra={"examples"
 
 def conversation_in(state: State) -> tuple[str | None, Sequence[ConversationTurn]]:
     """The instructions and the messages that a task was written from; a task of another façade is one message."""
-    turns = openai.turns_of(state.specification.task, state.accepted.asked.get(ASKED, {}).get("messages", 1))
+    turns = turns_of(state.specification.task, state.specification.turns)
     instructions = next((turn.text for turn in turns if turn[:2] == INSTRUCTIONS), None)
     return instructions, [turn for turn in turns if turn[:2] != INSTRUCTIONS]
 
@@ -225,8 +231,8 @@ def _before(previous: State) -> Sequence[ConversationTurn]:
 
 def turn_said(action: Action) -> ConversationTurn:
     """An answer as a turn of the conversation that goes on from it."""
-    calls = [openai.CallTurn(call.id or "", call.name, arguments_json(call)) for call in action.calls]
-    return ConversationTurn("assistant", None, openai.said_with_calls(action.reply or "", calls))
+    calls = [CallTurn(call.id or "", call.name, arguments_json(call)) for call in action.calls]
+    return ConversationTurn("assistant", None, said_with_calls(action.reply or "", calls))
 
 
 def turn_of(state: State, item_id: str) -> ConversationTurn | None:

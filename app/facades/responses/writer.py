@@ -16,11 +16,11 @@ from app.api.problems import ErrorAnswer, answer_to
 from app.api.schemas import Resource
 from app.deliberation.actions import arguments_json
 from app.deliberation.calls import FactProblem, UsageCost
+from app.deliberation.conversation import ConversationTurn, calls_said
 from app.deliberation.facts import ActionCall, AgentUsage, StageUsage
 from app.deliberation.fold import State, usage
 from app.facades.moments import Began, Ended, Interrupted, Moment, StageBegan, StageEnded, TextEnded, ToolRan
 from app.facades.openai_errors import DONE, OPENAI_ERRORS
-from app.facades.openai_requests import ConversationTurn, calls_said
 from app.facades.outcomes import DeliberationOutcome, NoVerdict, actions, is_cut_off, model_name, notes, outcome
 from app.facades.responses.reader import ASKED, conversation_in
 from app.facades.summaries import stage_begun, stage_ended, summary

@@ -3,6 +3,7 @@
 A shape is known by its property names. Any other schema gets a plain value from `schema_values`.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -110,7 +111,31 @@ class OutputWriter:
     def _answer(self, schema: Mapping[str, Any]) -> JsonValue:
         if schema.get("type") == "string":
             return self._short(self.text())
+        calling = schema["anyOf"][-1] if "anyOf" in schema else schema
+        if set(calling.get("properties", ())) == {"calls"}:
+            return self._action(calling["properties"]["calls"]["items"]["anyOf"], may_reply=calling is not schema)
         return self._plain(schema)
+
+    def _action(self, tools: Sequence[Mapping[str, Any]], *, may_reply: bool) -> JsonValue:
+        """The next of the calls that the conversation spells out, a line at once; without any, each tool once.
+
+        When all have returned, it replies.
+        """
+        schemas = {tool["properties"]["name"]["enum"][0]: tool["properties"]["arguments"] for tool in tools}
+        lines = self._prompt.called_lines(list(schemas))
+        planned: list[list[JsonValue]] = [
+            [{"name": name, "arguments": json.loads(arguments)} for name, arguments in calls] for calls in lines
+        ]
+        if not planned:
+            # Equal for all members, as the calls of models that agree are.
+            values = {name: schema_value(of, Random(name), lambda: self._prompt.title) for name, of in schemas.items()}
+            planned = [[{"name": name, "arguments": value}] for name, value in values.items()]
+        left = self._prompt.results
+        for calls in planned:
+            if left < len(calls):
+                return {"calls": calls}
+            left -= len(calls)
+        return {"reply": self._short(self.text())} if may_reply else {"calls": planned[-1]}
 
     def _plain(self, schema: Mapping[str, Any]) -> JsonValue:
         return schema_value(schema, self._chance, lambda: self._short(self._sentences.sentence()))

@@ -9,6 +9,7 @@ import json
 import keyword
 import re
 import textwrap
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +25,8 @@ _FIX = re.compile(r"^[ \t]*\d+[.)]\s.*?(?:\bFix: *(.+))?$", re.MULTILINE)
 _FUNCTION = re.compile(r"\bdef\s+([A-Za-z_]\w*)\s*\(|(?<![\w.])([A-Za-z_]\w*)\(|\"call\": \"([A-Za-z_]\w*)\"")
 _ENTRY_POINT = "solve"
 _TITLE_CHARS = 72
+_CONVERSATION = "in the conversation that follows"
+_RESULT = re.compile(r"^Result of call (\S+):\n", re.MULTILINE)
 
 
 class PromptReader:
@@ -34,6 +37,10 @@ class PromptReader:
     @cached_property
     def task(self) -> str:
         match = _TASK.search(self._text)
+        if match and _CONVERSATION in match.group(1):
+            # The user's last message, which stands before the work.
+            said = self._last.partition("\n\n# ")[0].strip()
+            return "the results of the calls" if _RESULT.match(said) else said
         return (match.group(1).strip() if match else "") or self._last
 
     @cached_property
@@ -50,6 +57,16 @@ class PromptReader:
         """The first line of each result of a tool, with the tool's name."""
         results = ((re.match(r"result of tool (\S+), use", heading), text) for heading, text in self._fenced)
         return [(name[1], text.strip().partition("\n")[0]) for name, text in results if name]
+
+    @cached_property
+    def results(self) -> int:
+        """How many calls of the client's tools have returned."""
+        return len(_RESULT.findall(self._text))
+
+    def called_lines(self, names: Sequence[str]) -> list[list[tuple[str, str]]]:
+        """The calls of these tools that each line of the texts spells out, as `add({"a": 1})`: names and arguments."""
+        pattern = re.compile(rf"\b({'|'.join(map(re.escape, names))})\((\{{[^\n]*?\}})\)")
+        return [calls for line in self._text.splitlines() if (calls := pattern.findall(line))]
 
     def _under(self, word: str) -> str:
         return next((text for heading, text in self._fenced if word in heading), "")

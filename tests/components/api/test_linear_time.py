@@ -22,10 +22,10 @@ from app.archive.database.search_query import parse
 from app.archive.database.words import split
 from app.cli.render.text import json_line, printable, prose
 from app.deliberation.answer_schema import rebuilt_schema
+from app.deliberation.conversation import conversation_mark, task_of
 from app.deliberation.errors import DeliberationError
 from app.facades.chat.reader import ChatCompletionRequest, ChatRequestMessage
 from app.facades.openai_errors import param
-from app.facades.openai_requests import conversation_mark, task_of
 from app.lifecycle.lists import _parsed as parsed_list_cursor  # pyright: ignore[reportPrivateUsage]
 from app.routes.deliberations import _query  # pyright: ignore[reportPrivateUsage]
 from app.routes.middleware import key_in_url, usable_request_id

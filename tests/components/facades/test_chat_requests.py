@@ -9,9 +9,10 @@ from pydantic import ValidationError
 
 from app.api.problems import ValidationFailed, body_problems
 from app.api.requests import TASK_CHARS_MAX, DeliberationRequest
+from app.deliberation.conversation import task_of
 from app.facades.chat.reader import ChatCompletionRequest, ChatRequestMessage, asked
 from app.facades.openai_errors import OPENAI_STATUSES, param
-from app.facades.openai_requests import DeliberationOptions, ModelNotFound, task_of
+from app.facades.openai_requests import DeliberationOptions, ModelNotFound
 from tests.components.facades.chatting import KNOWN
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "openai.md").read_text()
@@ -119,10 +120,24 @@ def of_schema(schema: object) -> object:
     return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
 
 
+CALLABLE = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
-    ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
+    ({"tools": [{"type": "function"}]}, "tools[0].name", "missing"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0]", "unsupported_parameter"),
+    ({"tools": [CALLABLE], "tool_choice": {"type": "custom"}}, "tool_choice", "unsupported_parameter"),
+    ({"tools": [CALLABLE], "tool_choice": "forced"}, "tool_choice.mode", "literal_error"),
+    (
+        {"tools": [CALLABLE], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+        "tool_choice",
+        "invalid_value",
+    ),
+    ({"tools": [CALLABLE, CALLABLE]}, "tools", "repeated_name"),
+    ({"tools": [CALLABLE], "stop": "x"}, "stop", "invalid_value"),
+    ({"tools": [CALLABLE], "response_format": {"type": "json_object"}}, "response_format", "invalid_value"),
+    ({"tools": [CALLABLE], "model": "execute"}, "model", "unsupported_value"),
     ({"functions": [{}]}, "functions", "unsupported_parameter"),
-    ({"tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
+    ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
     ({"function_call": {"name": "f"}}, "function_call", "unsupported_parameter"),
     ({"logprobs": True}, "logprobs", "unsupported_parameter"),
     ({"top_logprobs": 3}, "top_logprobs", "unsupported_parameter"),
@@ -170,7 +185,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"deliberation": {"parameters": {"no": 1}}}, "deliberation.parameters.no", "extra_forbidden"),
     ({"deliberation": {"rubric": []}}, "deliberation.rubric", "too_short"),
     ({"messages": []}, "messages", "too_short"),
-    ({"messages": [message("tool", "x")]}, "messages[0].role", "literal_error"),
+    ({"messages": [message("tool", "x")]}, "messages[0].tool_call_id", "missing"),
     ({"messages": [message("function", "x")]}, "messages[0].role", "literal_error"),
     ({"messages": [message("user", 5)]}, "messages[0].content", "string_type"),
     ({"messages": [message("user", [{"type": "image_url"}])]}, "messages[0].content", "unsupported_content"),
@@ -178,9 +193,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"messages": [message("user", [{"type": "text"}])]}, "messages[0].content", "invalid_type"),
     ({"messages": [message("user", ["x"])]}, "messages[0].content", "invalid_type"),
     (
-        {"messages": [message("user", "x"), message("assistant", None, tool_calls=[{}])]},
-        "messages[1].tool_calls",
-        "unsupported_parameter",
+        {"messages": [message("user", "x"), message("assistant", None, tool_calls=[{"id": "c"}])]},
+        "messages[1].tool_calls[0].function",
+        "missing",
     ),
     ({"messages": [message("user", "x", name="a b")]}, "messages[0].name", "string_pattern_mismatch"),
     ({"messages": [message("user", " ")]}, "messages", "blank"),

@@ -59,7 +59,8 @@ async def test_a_completion_is_the_verdict_with_the_usage_of_all_agents(gateway:
         "deliberation": {
             "id": deliberation_id,
             "href": f"/deliberations/{deliberation_id}",
-            **{name: read["verdict"][name] for name in ("winner", "margin", "tie", "agreement", "calls")},
+            **{name: read["verdict"][name] for name in ("winner", "margin", "tie", "agreement", "tally", "calls")},
+            "agreed": None,
             "degraded": [],
         },
     }
@@ -201,7 +202,12 @@ async def test_a_missing_end_is_reported_as_the_deadline(gateway: Served, monkey
         ({"n": 3}, 400, "unsupported_value", "n"),
         ({"temperature": "hot"}, 400, "invalid_type", "temperature"),
         ({"frobnicate": 1}, 400, "unknown_parameter", "frobnicate"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, 400, "invalid_value", "messages[0].role"),
+        (
+            {"messages": [{"role": "tool", "content": "x"}]},
+            400,
+            "missing_required_parameter",
+            "messages[0].tool_call_id",
+        ),
     ],
 )
 async def test_errors_name_the_field_as_openai_does(

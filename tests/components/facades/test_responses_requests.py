@@ -10,10 +10,11 @@ from pydantic import ValidationError
 from app.api.problems import ValidationFailed, body_problems
 from app.api.requests import TASK_CHARS_MAX, DeliberationRequest
 from app.catalog.entries import headline
+from app.deliberation.conversation import ConversationTurn as Turn
+from app.deliberation.conversation import task_of, turns_of
 from app.deliberation.fold import State, fold
 from app.facades.openai_errors import param
-from app.facades.openai_requests import ConversationTurn as Turn
-from app.facades.openai_requests import deliberation_of, task_of, turns_of
+from app.facades.openai_requests import deliberation_of
 from app.facades.responses.reader import CreateResponseRequest, ResponseOptions, turns_asked
 from tests.components.facades.chatting import KNOWN
 from tests.unit.strategies.stories import story
@@ -71,7 +72,7 @@ def test_instructions_stand_before_the_conversation() -> None:
     given = deliberation(
         input=[said("Hi."), said("Hello.", "assistant"), said("Name a colour.")], instructions="Be brief."
     )
-    assert turns_of(given.task, 4) == [
+    assert turns_of(given.whole_task, 4) == [
         Turn("system", "instructions", "Be brief."),
         Turn("user", None, "Hi."),
         Turn("assistant", None, "Hello."),
@@ -105,17 +106,17 @@ def test_an_earlier_response_comes_before_the_input_without_its_instructions() -
     state = fold(enumerate(facts, start=1))
     assert state is not None and state.end is not None and state.end.verdict is not None
     given = deliberation(state, input="And why?", instructions="Be brief.")
-    assert turns_of(given.task, 4) == [
+    assert turns_of(given.whole_task, 4) == [
         Turn("system", "instructions", "Be brief."),
         Turn("user", None, state.specification.task),
         Turn("assistant", None, str(state.end.verdict.content)),
         Turn("user", None, "And why?"),
     ]
-    changed = {"specification": state.specification.model_copy(update={"task": given.task})}
-    for asked_for, names in (({"responses": {"messages": 4}}, [None] * 5), ({}, [None] * 3)):
-        first = facts[0].model_copy(update={**changed, "asked": asked_for})
+    for turns, names in ((4, [None] * 5), (1, [None] * 3)):
+        changed = state.specification.model_copy(update={"task": given.whole_task, "turns": turns})
+        first = facts[0].model_copy(update={"specification": changed})
         again = fold(enumerate([first, *facts[1:]], start=1))
-        found = deliberation(again, input="And now?").task
+        found = deliberation(again, input="And now?").whole_task
         assert [turn.name for turn in turns_of(found, len(names))] == names
     running = fold(enumerate(facts[:2], start=1))
     with pytest.raises(ValidationFailed) as refused:
@@ -129,13 +130,16 @@ REFUSED: list[tuple[dict[str, Any], dict[str, str]]] = [
     ({"input": [{"type": "reasoning", "summary": []}]}, {"input": "missing"}),
     ({"input": [{"content": "x"}]}, {"input[0]": "missing"}),
     ({"input": [{"type": "item_reference"}]}, {"input[0]": "missing"}),
-    ({"input": [{"type": "function_call_output", "output": "x"}]}, {"input[0].type": "literal_error"}),
+    ({"input": [{"type": "function_call_output", "output": "x"}]}, {"input[0]": "missing"}),
+    ({"input": [{"type": "function_call", "call_id": "c"}]}, {"input[0]": "missing"}),
+    ({"input": [{"type": "computer_call"}]}, {"input[0].type": "literal_error"}),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
         {"input[0].content": "unsupported_content"},
     ),
     ({"input": "x" * (TASK_CHARS_MAX + 1)}, {"input": "context_length_exceeded"}),
-    ({"tools": [TOOL]}, {"tools": "unsupported_parameter"}),
+    ({"tools": [{"type": "web_search"}]}, {"tools[0]": "unsupported_parameter"}),
+    ({"tools": [TOOL], "text": {"format": {"type": "json_object"}}}, {"text.format": "invalid_value"}),
     ({"conversation": "conv_1"}, {"conversation": "unsupported_parameter"}),
     ({"include": ["file_search_call.results"]}, {"include": "unsupported_parameter"}),
     ({"top_logprobs": 3}, {"top_logprobs": "unsupported_parameter"}),

@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
-from app.deliberation.errors import JournalUnavailable
+from app.deliberation.errors import JournalUnavailable, NotFound
 from app.deliberation.specification import InputRef
 from app.log.erasure import Erasure
+from app.lifecycle.files import FileLimits, Files
 from app.log.inputs import CHUNK_BYTES, CHUNKS_AT_ONCE, UPLOAD, InputLost, InputStore, InputUse
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import INPUTS_STREAM
 from tests.conftest import NatsServer
+from tests.fakes import FakeClock
 from tests.integration.log.input_files import NOW, FixedClock, described, put
 from tests.memory_inputs import MemoryInputs
 
@@ -235,6 +237,26 @@ async def test_a_removal_that_is_cut_anywhere_is_found_by_its_uses_until_nothing
             await journal.inputs.remove("t", file.sha256, never)
         assert await journal.inputs.used_by("t", "d1") == [file.sha256]
         assert await journal.inputs.remove("t", file.sha256, never) and await bytes_of(journal) == 0
+
+
+async def test_a_repeated_deletion_finishes_one_that_was_cut_anywhere(
+    journal: JetStreamJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, erase = Files(journal, journal.inputs, FakeClock(), FileLimits(1_000, 1_000)), Erasure.erase
+    for erasures in range(4):
+        file, left = await put(journal.inputs, tmp_path, b"text", b"read"), iter(range(erasures))
+
+        async def dies(self: Erasure, stream: str, sequence: int, left: Iterator[int] = left) -> None:
+            if next(left, None) is None:
+                raise ConnectionError
+            await erase(self, stream, sequence)
+
+        with monkeypatch.context() as broken, pytest.raises(ConnectionError):
+            broken.setattr(Erasure, "erase", dies)
+            await files.delete("t", f"file-{file.sha256}")
+        with pytest.raises(NotFound):
+            await files.delete("t", f"file-{file.sha256}")
+        assert await bytes_of(journal) == 0
 
 
 async def test_uploads_of_the_same_bytes_at_once_store_them_once(journal: JetStreamJournal, tmp_path: Path) -> None:
