@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from app.deliberation.calls import Call, FactProblem, Usage
+from app.deliberation.conversation import turns_of
 from app.deliberation.facts import (
     Accepted,
     CallFinished,
@@ -124,7 +125,7 @@ def end(kind: type[Completed | Failed | Cancelled | TimedOut] = Completed) -> Co
     return kind(deliberation_id=ID, ts=NOW)
 
 
-def answer(text: str, confidence: int = 50) -> str:
+def answer(text: object, confidence: int = 50) -> str:
     return json.dumps({"reasoning": "because", "answer": text, "confidence": confidence})
 
 
@@ -134,7 +135,7 @@ def critique(*severities: str) -> str:
     return json.dumps({"issues": issues, "verdict": "revise" if issues else "accept"})
 
 
-def revision(text: str, issues: int = 1) -> str:
+def revision(text: object, issues: int = 1) -> str:
     responses = [{"issue": number, "decision": "accept", "reason": "true"} for number in range(1, issues + 1)]
     return json.dumps({"responses": responses, "answer": text, "confidence": 60})
 
@@ -157,7 +158,7 @@ def pair(winner: str) -> str:
     return json.dumps({"notes_a": "a", "notes_b": "b", "winner": winner, "margin": 1})
 
 
-def turn(text: str, error: str = "line 1 was wrong") -> str:
+def turn(text: object, error: str = "line 1 was wrong") -> str:
     return json.dumps({"reasoning": "because", "error": error, "answer": text, "confidence": 60})
 
 
@@ -178,6 +179,19 @@ def report(call: Call, passes: Callable[[Call, int], bool], fault: str = "") -> 
         for test, passed in zip(call.check.tests, verdicts, strict=True)
     ]
     return json.dumps({"fault": fault, "outcomes": outcomes})
+
+
+def acted(call: Call, text: str) -> dict[str, Any]:
+    """A call of the client's first tool; after the result of a call, or without tools, a reply."""
+    form = json.loads(call.output.answer_schema)
+    ends = [turns_of(each.content, each.turns)[-1] for each in call.messages if each.turns > 1]
+    if "anyOf" in form and any(last.role == "tool" for last in ends):
+        return {"reply": text}
+    calling = form["anyOf"][-1] if "anyOf" in form else form
+    tool = calling["properties"]["calls"]["items"]["anyOf"][0]["properties"]
+    properties = tool["arguments"].get("properties", {})
+    arguments = {name: "a" if schema.get("type") == "string" else 1 for name, schema in properties.items()}
+    return {"calls": [{"name": tool["name"]["enum"][0], "arguments": arguments}]}
 
 
 def by_number(candidate: str) -> int:
@@ -218,21 +232,25 @@ class CouncilScript:
             usage=Usage() if call.check else self.usage(call.call_id),
         )
 
+    def answered(self, call: Call) -> object:
+        text = self.text(call.call_id)
+        return acted(call, text) if call.output.is_action else text
+
     def _said(self, call: Call) -> str:
         match call.output.kind:
             case "answer" | "fusion":
-                return answer(self.text(call.call_id))
+                return answer(self.answered(call))
             case "critique":
                 return critique(*self.issues(call.call_id))
             case "revision":
-                return revision(self.text(call.call_id), call.output.issues)
+                return revision(self.answered(call), call.output.issues)
             case "score":
                 return ballot(call, self.score)
             case "pair":
                 a, b = self.score(call.labels["A"]), self.score(call.labels["B"])
                 return pair("A" if a > b else "B" if b > a else "tie")
             case "turn":
-                return turn(self.text(call.call_id))
+                return turn(self.answered(call))
             case "choice":
                 return choice(max(call.output.labels, key=lambda label: self.score(call.labels[label])))
             case "analysis":

@@ -134,19 +134,19 @@ def test_an_action_in_a_form_with_a_plain_meaning_is_read(answer: object, said: 
     assert read(answered(answer)) == said
 
 
-@pytest.mark.parametrize(
-    ("answer", "fault"),
-    [
-        ({"calls": [{"name": "seek", "arguments": {}}]}, "is none of the values of its enum"),
-        ({"calls": [{"name": "search", "arguments": {}}]}, "/query: is missing"),
-        (
-            {"calls": [{"name": "search", "arguments": {"query": "x", "limit": "many"}}]},
-            "/limit: must be of type integer",
-        ),
-        ({"calls": [{"name": "search", "arguments": {"query": "x"}}] * 3}, "has 3 items"),
-        ({}, "anyOf"),
-    ],
-)
+UNFIT: list[tuple[object, str]] = [
+    ({"calls": [{"name": "seek", "arguments": {}}]}, "is none of the values of its enum"),
+    ({"calls": [{"name": "search", "arguments": {}}]}, "/query: is missing"),
+    (
+        {"calls": [{"name": "search", "arguments": {"query": "x", "limit": "many"}}]},
+        "/limit: must be of type integer",
+    ),
+    ({"calls": [{"name": "search", "arguments": {"query": "x"}}] * 3}, "has 3 items"),
+    ({}, "anyOf"),
+]
+
+
+@pytest.mark.parametrize(("answer", "fault"), UNFIT)
 def test_an_action_that_does_not_fit_is_refused_with_the_place(answer: object, fault: str) -> None:
     with pytest.raises(InvalidOutput, match=fault):
         read(answered(answer))

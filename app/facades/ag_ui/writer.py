@@ -10,14 +10,15 @@ from typing import Any
 from pydantic_core import to_json
 
 from app.api.problems import PROBLEM_DOCUMENTS, answer_to
+from app.deliberation.actions import arguments_json
 from app.deliberation.calls import Usage
 from app.deliberation.conversation import turns_of
-from app.deliberation.facts import StageOpened
+from app.deliberation.facts import Action, StageOpened
 from app.deliberation.fold import State
 from app.facades import moments
 from app.facades.ag_ui.reader import ASKED, RunAgentInput
 from app.facades.moments import Ended, Interrupted, Moment, TextEnded, ToolRan
-from app.facades.outcomes import NoVerdict, answers, notes, outcome
+from app.facades.outcomes import NoVerdict, actions, notes, outcome
 from app.facades.summaries import call_text
 
 _Fields = dict[str, Any]
@@ -137,6 +138,17 @@ class AgUiWriter:
         yield {"type": "TOOL_CALL_END", **of}
         yield {"type": "TOOL_CALL_RESULT", "messageId": result["id"], "role": "tool", "content": said, **of}
 
+    def _calls(self, id: str, action: Action) -> Iterator[_Fields]:
+        """Calls of the front end's tools, whose results come with the messages of the next run."""
+        asked = [(call, {"name": call.name, "arguments": arguments_json(call)}) for call in action.calls]
+        told = [{"id": call.id, "type": "function", "function": function} for call, function in asked]
+        self._messages[id] = {"id": id, "role": "assistant", "toolCalls": told}
+        for call, function in asked:
+            of = {"toolCallId": call.id}
+            yield {"type": "TOOL_CALL_START", "toolCallName": call.name, "parentMessageId": id, **of}
+            yield {"type": "TOOL_CALL_ARGS", "delta": function["arguments"], **of}
+            yield {"type": "TOOL_CALL_END", **of}
+
     def _text_ended(self, moment: TextEnded) -> Iterator[_Fields]:
         finished, author = moment.call.finished, self._authors.pop(moment.call.planned.call_id)
         id = author["subagentRunId"]
@@ -167,12 +179,16 @@ class AgUiWriter:
             yield {"type": "RUN_FINISHED", **self._run, "outcome": {"type": "cancelled"}, "usage": usage}
             return
         try:
-            texts = answers(state)
+            ended = actions(state)
         except NoVerdict as none:
             yield {"type": "RUN_ERROR", "message": str(none), "code": none.problem.code, "usage": usage}
             return
-        for id, text in ((f"{state.deliberation_id}.verdict.{n}", text) for n, text in enumerate(texts)):
-            yield from self._said(id, text)
+        for number, action in enumerate(ended):
+            id = f"{state.deliberation_id}.verdict.{number}"
+            if action.reply is None:
+                yield from self._calls(id, action)
+                continue
+            yield from self._said(id, action.reply)
             yield {"type": "TEXT_MESSAGE_END", "messageId": id}
         finished = {"outcome": {"type": "success"}, "result": outcome(state).model_dump(mode="json"), "usage": usage}
         yield {"type": "RUN_FINISHED", **self._run, **finished}

@@ -72,7 +72,7 @@ async def _previous(door: Door, response_id: str | None) -> Council | None:
         raise ValidationFailed([body_fault(*fault)]) from error
 
 
-_ITEM = re.compile("(?:msg|rs|mcp)_([a-z0-9-]{1,64})_.{1,64}", re.DOTALL)
+_ITEM = re.compile("(?:msg|rs|mcp|fc)_([a-z0-9-]{1,64})_.{1,64}", re.DOTALL)
 
 
 async def _referred(

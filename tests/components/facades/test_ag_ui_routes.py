@@ -222,7 +222,7 @@ async def test_a_thread_of_400_kb_is_shown_whole_when_it_is_joined(gateway: Serv
 
 
 REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
-    ({"tools": [{"name": "f", "description": ""}]}, 422, "unsupported_parameter", "/tools"),
+    ({"tools": [{"name": "f g", "description": ""}]}, 422, "string_pattern_mismatch", "/tools/0/name"),
     ({"resume": [{"interruptId": "i", "status": "resolved"}]}, 422, "unsupported_parameter", "/resume"),
     ({"props": props(webhook={"url": "https://h.example"})}, 422, "conflict", "/forwardedProps/deliberation/webhook"),
     ({"props": props(task="x")}, 422, "conflict", "/forwardedProps/deliberation/task"),

@@ -32,6 +32,7 @@ from app.settings import Settings
 from tests.conditions import until
 from tests.fakes import FakeClock, InMemoryJournal, drive
 from tests.problem_text import repetitions
+from tests.unit.facts_of import acted
 
 COORDINATOR: dict[str, Any] = {"replica": "c1", "in_flight": 0, "slots": 10, "versions": {}}
 AGENT: dict[str, Any] = {"role": "DEV", "replica": "a1", "engines": []}
@@ -167,6 +168,10 @@ def written(call: Call) -> str:
             }
         case "pair":
             answer = {"notes_a": "a", "notes_b": "b", "winner": "A", "margin": 1}
+        case "choice":
+            answer = {"reasoning": "r", "choice": call.output.labels[0]}
+    if call.output.is_action:
+        answer |= {"answer": acted(call, f"reply {call.call_id}")}
     return json.dumps(answer)
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from app.deliberation.errors import JournalUnavailable, NotFound
 from app.deliberation.specification import InputRef
-from app.log.erasure import Erasure
 from app.lifecycle.files import FileLimits, Files
+from app.log.erasure import Erasure
 from app.log.inputs import CHUNK_BYTES, CHUNKS_AT_ONCE, UPLOAD, InputLost, InputStore, InputUse
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import INPUTS_STREAM

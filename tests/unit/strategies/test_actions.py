@@ -1,6 +1,5 @@
 """Strategies over actions: what they count, when they stop, and what stands in place of an answer without agreement."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.deliberation.calls import Call
 from app.deliberation.facts import Failed, StageOpened
 from app.deliberation.specification import Actions, ActionTool
 from tests.unit.facts_of import CouncilScript, Run, agent_ids, run, specification
@@ -22,17 +22,10 @@ REPLY = "."
 class ActingScript(CouncilScript):
     """Members act: a capital letter deletes that path, a small one reads it, and a full stop replies."""
 
-    def _said(self, call: Any) -> str:
-        if call.output.kind not in ("answer", "revision", "turn"):
-            return super()._said(call)
+    def answered(self, call: Call) -> object:
         said = self.text(call.call_id)
         calls = [{"name": "delete" if said.isupper() else "read", "arguments": {"path": said}}]
-        answer = {"reply": "Nothing."} if said == REPLY else {"calls": calls}
-        fields = {"reasoning": "because", "error": "seen", "responses": []}
-        kept = {"answer": ("reasoning",), "revision": ("responses",), "turn": ("reasoning", "error")}
-        return json.dumps(
-            {name: fields[name] for name in kept[call.output.kind]} | {"answer": answer, "confidence": 50}
-        )
+        return {"reply": "Nothing."} if said == REPLY else {"calls": calls}
 
 
 def acting(
@@ -53,7 +46,8 @@ def decided(ended: Run) -> str:
 def test_every_strategy_decides_on_the_action_that_all_want(strategy: str) -> None:
     ended = acting("aaa", strategy)
     assert decided(ended) == "a" and ended.content == 'read(path="a")'
-    (call,) = ended.verdict.action.calls if ended.verdict.action else ()
+    assert ended.verdict.action is not None
+    (call,) = ended.verdict.action.calls
     assert call.id == f"call_{ended.end.deliberation_id}_1"
     assert ended.verdict.tally[0].votes == len(ended.verdict.ranking) and ended.verdict.agreed is None
 
@@ -125,7 +119,7 @@ def test_a_silent_member_counts_as_one_that_does_not_agree() -> None:
 def test_early_stops_change_neither_the_action_nor_the_agreement(
     said: list[str], agreement_min: float | None, on_disagreement: Any, seed: int
 ) -> None:
-    demanded = {"agreement_min": agreement_min, "on_disagreement": on_disagreement, "seed": seed}
+    demanded: dict[str, Any] = {"agreement_min": agreement_min, "on_disagreement": on_disagreement, "seed": seed}
     ended, whole = acting(said, **demanded), acting(said, parameters={"stop": "none"}, **demanded)
     assert ended.verdict.agreed == whole.verdict.agreed
     if ended.verdict.agreed is not False or on_disagreement == "best":
