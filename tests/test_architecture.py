@@ -29,6 +29,7 @@ PURE_STDLIB = {
     "itertools",
     "json",
     "math",
+    "posixpath",
     "re",
     "statistics",
     "string",

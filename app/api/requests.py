@@ -40,7 +40,7 @@ from app.deliberation.specification import (
     TIMEOUT_S_MAX,
     TOKEN_PATTERN,
     Amount,
-    Comparison,
+    ArgumentComparison,
     OnDeadline,
     OnDisagreement,
     Priority,
@@ -430,7 +430,7 @@ class ActionToolRequest(RequestModel):
     parameters: ToolParameters = Field(
         default={}, validate_default=True, description="JSON Schema of its arguments, which are an object"
     )
-    comparisons: dict[str, Comparison] = Field(
+    comparisons: dict[str, ArgumentComparison] = Field(
         default={},
         max_length=64,
         exclude_if=lambda comparisons: not comparisons,
@@ -445,7 +445,7 @@ class ActionToolRequest(RequestModel):
 
     @field_validator("comparisons")
     @classmethod
-    def _its_own(cls, comparisons: dict[str, Comparison], info: ValidationInfo) -> dict[str, Comparison]:
+    def _its_own(cls, comparisons: dict[str, ArgumentComparison], info: ValidationInfo) -> dict[str, ArgumentComparison]:
         known = info.data.get("parameters", {"properties": comparisons}).get("properties", {})
         if unknown := next((name for name in comparisons if name not in known), None):
             raise refused("unknown_argument", f"The tool has no argument {unknown[:64]!r}", "Remove it.")

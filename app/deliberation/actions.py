@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from app.deliberation.answers import canonical_json, normalise
 from app.deliberation.facts import Action, ActionCall, Tally
-from app.deliberation.specification import Actions, ActionTool, Comparison, Constraints
+from app.deliberation.specification import Actions, ActionTool, ArgumentComparison, Constraints
 
 SHOWN_CHARS_MAX = 500
 
@@ -86,7 +86,7 @@ def _filled(schema: Mapping[str, Any], value: object) -> object:
     return defaults | {name: _filled(properties.get(name, {}), entry) for name, entry in given.items()}
 
 
-def _compared(comparison: Comparison | None, value: object) -> object:
+def _compared(comparison: ArgumentComparison | None, value: object) -> object:
     if not isinstance(value, str):
         return value
     match comparison:

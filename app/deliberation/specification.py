@@ -17,7 +17,7 @@ Structured = Literal["json_schema", "json_object", "prompt"]
 OnDeadline = Literal["best", "fail"]
 """At the deadline: the best verdict that the recorded answers allow, or none."""
 
-Comparison = Literal["text", "path", "ignore"]
+ArgumentComparison = Literal["text", "path", "ignore"]
 """How an argument of a call is compared, where not exactly: by its words, as a normal path, or not at all."""
 
 OnDisagreement = Literal["best", "reply", "fail"]
@@ -95,7 +95,7 @@ class ActionTool(Value, frozen=True):
     name: str
     description: str = ""
     parameters: dict[str, Any]
-    comparisons: dict[str, Comparison] = Field(default={}, exclude_if=lambda comparisons: not comparisons)
+    comparisons: dict[str, ArgumentComparison] = Field(default={}, exclude_if=lambda comparisons: not comparisons)
     agreement_min: float | None = Field(default=None, exclude_if=lambda share: share is None)
 
 
