@@ -7,7 +7,7 @@ from ag2.config import OpenAIConfig, OpenAIResponsesConfig
 from arithmetic import MODEL, add, divide, multiply, run
 
 
-async def loop(config, stream: bool, url: str, task: str) -> str:
+async def loop(config: type[OpenAIConfig | OpenAIResponsesConfig], stream: bool, url: str, task: str) -> str:
     asked = config(model=MODEL, base_url=url, api_key="unused", streaming=stream, max_retries=0)
     return (await Agent("arithmetic", config=asked, tools=[add, multiply, divide]).ask(task)).body
 

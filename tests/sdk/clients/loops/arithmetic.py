@@ -6,8 +6,17 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
 MODEL = "vote/DEV"
 called: list[list[Any]] = []
+
+
+class Sum(BaseModel):
+    """A sum."""
+
+    value: int
+    words: str
 
 
 def add(a: int, b: int) -> int:
@@ -28,15 +37,15 @@ def divide(a: int, b: int) -> int:
     return a // b
 
 
-def run(loops: Mapping[str, Callable[[str, str], Awaitable[str]]]) -> None:
-    """Run each loop with the URL of OpenAI's API and the task, and print its calls and its answer."""
+def run(loops: Mapping[str, Callable[[str, str], Awaitable[str | Sum]]]) -> None:
+    """Run each loop with the URL of OpenAI's API and the task, and print its calls and its answer, by its name."""
     asyncio.run(_run(loops, *sys.argv[1:]))
 
 
-async def _run(loops: Mapping[str, Callable[[str, str], Awaitable[str]]], url: str, task: str) -> None:
+async def _run(loops: Mapping[str, Callable[[str, str], Awaitable[str | Sum]]], url: str, task: str) -> None:
     told: dict[str, Any] = {}
     for name, loop in loops.items():
         called.clear()
         answer = await loop(f"{url}/v1", task)
-        told[name] = {"called": [*called], "answer": answer}
+        told[name] = {"called": [*called], "answer": answer.model_dump() if isinstance(answer, Sum) else answer}
     print(json.dumps(told))

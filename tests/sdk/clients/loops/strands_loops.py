@@ -10,7 +10,7 @@ from strands.models.openai_responses import OpenAIResponsesModel
 TOOLS = [tool(made) for made in (add, multiply, divide)]
 
 
-async def loop(model, url: str, task: str) -> str:
+async def loop(model: type[OpenAIModel | OpenAIResponsesModel], url: str, task: str) -> str:
     served = {"base_url": url, "api_key": "unused", "max_retries": 0}
     agent = Agent(model(client_args=served, model_id=MODEL), tools=TOOLS, callback_handler=None)
     return str(await agent.invoke_async(task)).strip()

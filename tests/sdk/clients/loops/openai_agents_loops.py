@@ -30,6 +30,11 @@ async def whole(model: Model, url: str, task: str) -> str:
     return (await Runner.run(agent(model, url), task)).final_output
 
 
+async def after_the_last_response(model: Model, url: str, task: str) -> str:
+    """Each turn names the response before it, and sends what is new."""
+    return (await Runner.run(agent(model, url), task, auto_previous_response_id=True)).final_output
+
+
 async def streamed(model: Model, url: str, task: str) -> str:
     result = Runner.run_streamed(agent(model, url), task)
     pieces = [
@@ -48,5 +53,6 @@ run(
         "chat, streamed": partial(streamed, OpenAIChatCompletionsModel),
         "responses": partial(whole, OpenAIResponsesModel),
         "responses, streamed": partial(streamed, OpenAIResponsesModel),
+        "responses after their previous ones": partial(after_the_last_response, OpenAIResponsesModel),
     }
 )
