@@ -48,4 +48,5 @@ async def _run(loops: Mapping[str, Callable[[str, str], Awaitable[str | Sum]]], 
         called.clear()
         answer = await loop(f"{url}/v1", task)
         told[name] = {"called": [*called], "answer": answer.model_dump() if isinstance(answer, Sum) else answer}
-    print(json.dumps(told))
+    # Smolagents leaves its last line open.
+    print(f"\n{json.dumps(told)}")
