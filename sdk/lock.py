@@ -1,8 +1,8 @@
-"""Resolve the packages that `build.py` installs, and write sdk/package-lock.json and sdk/requirements.lock.
+"""Resolve the packages that `build.py` installs, and write sdk/package-lock.json and the locks of its environments.
 
     python sdk/lock.py
 
-package.json and requirements.in choose the versions. The locks hold versions and hashes but no URLs: pip and npm use
+package.json and the files `.in` choose the versions. The locks hold versions and hashes but no URLs: pip and npm use
 their configured registries.
 """
 
@@ -31,11 +31,12 @@ def lock_node(folder: Path) -> None:
 
 
 def lock_python() -> None:
-    """Lock the packages of the Python client's environment."""
+    """Lock the packages of the Python environments."""
     options = ["--quiet", "--upgrade", "--universal", "--python-version", "3.11", "--generate-hashes"]
     # Without ruff the generated code is not formatted, and the download is much smaller.
-    files = ["--no-annotate", "--no-header", "--no-emit-package", "ruff", "requirements.in", "-o", "requirements.lock"]
-    build.run(_UV, "pip", "compile", *options, *files, cwd=build.HERE)
+    options += ["--no-annotate", "--no-header", "--no-emit-package", "ruff"]
+    for lock in build.ENVIRONMENTS.values():
+        build.run(_UV, "pip", "compile", *options, Path(lock).with_suffix(".in"), "-o", lock, cwd=build.HERE)
 
 
 if __name__ == "__main__":

@@ -189,7 +189,8 @@ class ConstraintsRequest(RequestModel):
     answer_schema: AnswerSchema | None = Field(
         default=None,
         exclude_if=lambda schema: schema is None,
-        description="JSON Schema of an object: every answer is JSON that satisfies it. Not with `execute`",
+        description="JSON Schema of an object: every answer is JSON that satisfies it, or with `actions` every reply. "
+        "Not with `execute`",
     )
     agreement_min: AgreementMin = Field(
         default=None,
@@ -816,9 +817,6 @@ def _agreement_faults(request: DeliberationRequest, definition: StrategyDefiniti
             detail = f"{strategy} does not count equal answers"
             faults.append(body_fault("/constraints/agreement_min", "unsupported_value", detail, remedy))
         return faults
-    if constraints.answer_schema is not None:
-        detail = "Actions have a form of their own"
-        faults.append(body_fault("/constraints/answer_schema", "conflict", detail, "Leave it out."))
     escalates_to = request.parameters.get("escalate_to")
     if definition is not None and ("test" in definition.steps or strategy in _WRITES_ANEW):
         detail, remedy = f"{strategy} does not choose among actions", "Choose another strategy."

@@ -2,7 +2,8 @@
 
 Two actions are equal when their calls have equal names and arguments, in any order, after the defaults of the tools'
 schemas are filled in. A tool says which arguments are compared by their words, as paths, or not at all. Replies are
-compared as texts. A call needs as many members as the deliberation and its tool demand.
+compared as texts, and by their values where they are JSON of the client's schema. A call needs as many members as the
+deliberation and its tool demand.
 """
 
 import json
@@ -11,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import ceil
 from posixpath import normpath
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from app.deliberation.answers import canonical_json, normalise
 from app.deliberation.facts import Action, ActionCall, Tally
@@ -25,7 +26,8 @@ def read_action(text: str) -> Action:
     """The action in the text of an answer that satisfies the schema of actions."""
     fields = json.loads(text)
     if "reply" in fields:
-        return Action(reply=fields["reply"])
+        reply = fields["reply"]
+        return Action(reply=reply if isinstance(reply, str) else json.dumps(reply, ensure_ascii=False))
     return Action(calls=tuple(ActionCall(name=call["name"], arguments=call["arguments"]) for call in fields["calls"]))
 
 
@@ -50,11 +52,11 @@ def with_ids(action: Action, prefix: str) -> Action:
     return action.model_copy(update={"calls": calls})
 
 
-def compared_action(actions: Actions, text: str) -> str | None:
+def compared_action(actions: Actions, text: str, *, replies: Literal["text", "json"] = "text") -> str | None:
     """The action as it is compared; None for a reply without words."""
     action = read_action(text)
     if action.reply is not None:
-        return normalise(action.reply, "text")
+        return normalise(action.reply, replies)
     tools = {tool.name: tool for tool in actions.tools}
     try:
         # Calls in parallel have no order.
@@ -133,7 +135,15 @@ def as_action(written: object, schema: Mapping[str, Any]) -> object:
     if calls:
         listed = cast("list[object]", calls) if isinstance(calls, list) else [calls]
         return {"calls": _as_calls(listed, schema)}
+    if _reply_schema(schema).get("type") == "object":
+        # Nothing within it is retyped: what satisfies the client's schema is kept to the letter.
+        return {"reply": _as_typed({"type": "object"}, fields.get("reply", fields))}
     return {"reply": fields["reply"]} if isinstance(fields.get("reply"), str) else fields
+
+
+def _reply_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of a reply in that of actions; empty where every action calls."""
+    return schema["anyOf"][0]["properties"]["reply"] if "anyOf" in schema else {}
 
 
 def _as_calls(written: Iterable[object], schema: Mapping[str, Any]) -> list[object]:

@@ -106,13 +106,12 @@ class Actions(Value, frozen=True):
     must_call: bool = False
     calls_max: int = Field(ge=1)
 
-    @cached_property
-    def form(self) -> dict[str, Any]:
-        """The JSON Schema of an action."""
+    def form(self, reply: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The JSON Schema of an action. `reply` is that of a reply; without it a reply is a text."""
         calls = [_closed({"name": {"enum": [tool.name]}, "arguments": tool.parameters}) for tool in self.tools]
         listed = {"type": "array", "items": {"anyOf": calls}, "minItems": 1, "maxItems": self.calls_max}
         calling = _closed({"calls": listed})
-        replying = _closed({"reply": {"type": "string"}})
+        replying = _closed({"reply": reply or {"type": "string"}})
         return calling if self.must_call else {"type": "object", "anyOf": [replying, calling]}
 
 
@@ -124,8 +123,8 @@ class Constraints(Value, frozen=True):
     """Demands on the answer. The deadline and the agreement reach no prompt.
 
     `metadata` is context for the agents. With `answer_schema`, a JSON Schema, every answer is JSON that satisfies it;
-    with `actions` every answer is an action. `agreement_min` is the share of all members that must give the verdict's
-    answer.
+    with `actions` every answer is an action, and what it replies satisfies the schema. `agreement_min` is the share of
+    all members that must give the verdict's answer.
     """
 
     rubric: tuple[Criterion, ...]
@@ -138,10 +137,10 @@ class Constraints(Value, frozen=True):
     agreement_min: float | None = Field(default=None, exclude_if=lambda share: share is None)
     on_disagreement: OnDisagreement = Field(default="best", exclude_if=lambda way: way == "best")
 
-    @property
+    @cached_property
     def answer_form(self) -> dict[str, Any] | None:
         """The JSON Schema of an answer, if it is no text."""
-        return self.answer_schema if self.actions is None else self.actions.form
+        return self.answer_schema if self.actions is None else self.actions.form(self.answer_schema)
 
 
 class Sampling(Value, frozen=True):

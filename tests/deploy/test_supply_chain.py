@@ -50,7 +50,14 @@ def test_npms_report_is_read_alike(report: dict[str, Any], passed: bool, reason:
 
 
 @pytest.mark.parametrize(
-    "lock", ["requirements.lock", "requirements-dev.lock", "sdk/requirements.lock", "docsite/requirements.lock"]
+    "lock",
+    [
+        "requirements.lock",
+        "requirements-dev.lock",
+        "sdk/requirements.lock",
+        "sdk/openai2.lock",
+        "docsite/requirements.lock",
+    ],
 )
 def test_every_python_package_is_locked_with_hashes(lock: str) -> None:
     for entry in re.split(r"^(?=[a-z0-9])", (ROOT / lock).read_text(), flags=re.MULTILINE)[1:]:

@@ -95,8 +95,45 @@ def test_no_reply_is_compared_as_a_call() -> None:
     assert call is not None and compared_action(ACTIONS, replying(call)) != call
 
 
-def read(text: str, actions: Actions = ACTIONS) -> str:
-    output = Output(kind="answer", answer_schema=json.dumps(actions.form), is_action=True)
+SUM = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"], "additionalProperties": False}
+
+
+def test_replies_of_a_schema_are_compared_by_their_values() -> None:
+    one, other, third = (json.dumps({"reply": reply}) for reply in ({"a": 1, "b": "X"}, {"b": "X", "a": 1.0}, {"a": 1}))
+    compared = [compared_action(ACTIONS, reply, replies="json") for reply in (one, other, third)]
+    assert compared[0] == compared[1] != compared[2]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"reply": {"sum": 3}}, '{"sum": 3}'),
+        ({"reply": '{"sum": 3}'}, '{"sum": 3}'),
+        ({"sum": 3}, '{"sum": 3}'),
+        ('{"reply": {"sum": 3}}', '{"sum": 3}'),
+        ({"reply": None, "calls": [{"name": "search", "arguments": {"query": "x"}}]}, 'search(query="x")'),
+    ],
+)
+def test_a_reply_of_a_schema_is_read_as_json(answer: object, said: str) -> None:
+    assert read(answered(answer), reply=SUM) == said
+
+
+@pytest.mark.parametrize("answer", [{"reply": "Done."}, {"reply": {"sum": "3"}}, "Done.", {}])
+def test_a_reply_that_breaks_its_schema_is_refused(answer: object) -> None:
+    with pytest.raises(InvalidOutput):
+        read(answered(answer), reply=SUM)
+
+
+def test_a_prompt_shows_the_schema_of_a_reply_where_a_reply_may_be() -> None:
+    told = [
+        propose(specification(actions=ACTIONS.model_copy(update={"must_call": must}), answer_schema=SUM), 0)[-1].content
+        for must in (False, True)
+    ]
+    assert [json.dumps(SUM) in text for text in told] == [True, False]
+
+
+def read(text: str, actions: Actions = ACTIONS, *, reply: dict[str, Any] | None = None) -> str:
+    output = Output(kind="answer", answer_schema=json.dumps(actions.form(reply)), is_action=True)
     return told(read_action(json.dumps(json.loads(read_output(output, text).text)["answer"])))
 
 

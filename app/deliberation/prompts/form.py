@@ -62,7 +62,7 @@ def _task(specification: Specification) -> str:
     if constraints.metadata:
         parts.append("# Context\n" + "\n".join(f"- {key}: {value}" for key, value in constraints.metadata.items()))
     if constraints.actions is not None:
-        parts.append(_actions(constraints.actions))
+        parts.append(_actions(constraints.actions, constraints.answer_schema))
     elif constraints.answer_schema is not None:
         schema = json.dumps(constraints.answer_schema, ensure_ascii=False)
         parts.append(f"# Form of the answer\nAn answer is no text, but an object of this JSON Schema:\n{schema}")
@@ -74,7 +74,7 @@ def _task(specification: Specification) -> str:
     return "\n\n".join(parts)
 
 
-def _actions(actions: Actions) -> str:
+def _actions(actions: Actions, reply: dict[str, Any] | None) -> str:
     listed = [
         json.dumps(
             {"name": tool.name, "description": tool.description, "parameters": tool.parameters}, ensure_ascii=False
@@ -83,7 +83,12 @@ def _actions(actions: Actions) -> str:
     ]
     calls = "one call of a tool" if actions.calls_max == 1 else f"up to {actions.calls_max} calls of tools at once"
     calling = f'{{"calls": [{{"name": …, "arguments": {{…}}}}]}} with {calls}'
-    forms = calling if actions.must_call else f'{{"reply": text}} to say something, or {calling}'
+    said = "text" if reply is None else "object"
+    forms = calling if actions.must_call else f'{{"reply": {said}}} to say something, or {calling}'
+    if reply is not None and not actions.must_call:
+        listed.append(
+            f"A reply is no text, but an object of this JSON Schema:\n{json.dumps(reply, ensure_ascii=False)}"
+        )
     return without_fences("\n".join([_ACTIONS.format(forms=forms), *listed]))
 
 

@@ -97,8 +97,10 @@ class StrategyRun:
     read: Reader | None = None
 
     def __post_init__(self) -> None:
-        if (actions := self.specification.constraints.actions) is not None:
-            self.read = partial(compared_action, actions)
+        constraints = self.specification.constraints
+        if constraints.actions is not None:
+            replies = "text" if constraints.answer_schema is None else "json"
+            self.read = partial(compared_action, constraints.actions, replies=replies)
 
     def agent(self, agent_id: str) -> AgentSpec:
         return next(agent for agent in self.specification.agents if agent.agent_id == agent_id)

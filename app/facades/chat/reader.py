@@ -141,10 +141,12 @@ class ChatCompletionRequest(openai.CouncilRequest, json_schema_extra={"examples"
     max_tokens: openai.TokenLimit = Field(default=None, description="Deprecated name of `max_completion_tokens`")
     seed: MaybeWhole = Field(default=None, description="A negative one is none")
     stop: Annotated[list[Annotated[str, Field(min_length=1)]] | None, openai.OrText(), BeforeValidator(_listed)] = (
-        Field(default=None, max_length=STOPS_MAX, description="The answer is truncated before the first of these")
+        Field(default=None, max_length=STOPS_MAX, description="A text is truncated before the first of these")
     )
     response_format: ResponseFormat | None = Field(
-        default=None, description="JSON as the answer: every agent's is checked, and one that breaks it does not count"
+        default=None,
+        description="JSON as the answer: every agent's is checked, and one that breaks it does not count; "
+        "calls of tools stay calls",
     )
 
     prediction: openai.IgnoredField = None
@@ -185,12 +187,6 @@ class ChatCompletionRequest(openai.CouncilRequest, json_schema_extra={"examples"
         faults: list[FieldProblem] = []
         if self.stream_options is not None and not self.stream:
             faults.append(body_fault("/stream_options", "invalid_value", "It needs a stream", "Set stream to true."))
-        if self.stop and self.actions is not None:
-            detail, remedy = "It would cut calls off", "Leave it out, or give no tools."
-            faults.append(body_fault("/stop", "invalid_value", detail, remedy))
-        if self.actions is not None and self.answer_schema is not None:
-            detail, remedy = "Answers that call tools have a form of their own", "Leave it out, or give no tools."
-            faults.append(body_fault("/response_format", "invalid_value", detail, remedy))
         if self.stop and self.answer_schema is not None:
             detail, remedy = "It would cut JSON off", "Leave it out, or ask for text."
             faults.append(body_fault("/stop", "invalid_value", detail, remedy))

@@ -181,9 +181,6 @@ class CreateResponseRequest(openai.CouncilRequest, json_schema_extra={"examples"
     def _check_input(self) -> Self:
         if not any(item.turn is not None or item.refers for item in self.input):
             raise ValidationFailed([body_fault("/input", "missing", "It has no message", "Add one of a user.")])
-        if self.actions is not None and self.answer_schema is not None:
-            detail, remedy = "Answers that call tools have a form of their own", "Leave it out, or give no tools."
-            raise ValidationFailed([body_fault("/text/format", "invalid_value", detail, remedy)])
         return self
 
     @property

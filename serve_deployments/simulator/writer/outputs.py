@@ -113,13 +113,14 @@ class OutputWriter:
             return self._short(self.text())
         calling = schema["anyOf"][-1] if "anyOf" in schema else schema
         if set(calling.get("properties", ())) == {"calls"}:
-            return self._action(calling["properties"]["calls"]["items"]["anyOf"], may_reply=calling is not schema)
+            replying = schema["anyOf"][0]["properties"]["reply"] if calling is not schema else None
+            return self._action(calling["properties"]["calls"]["items"]["anyOf"], replying)
         return self._plain(schema)
 
-    def _action(self, tools: Sequence[Mapping[str, Any]], *, may_reply: bool) -> JsonValue:
+    def _action(self, tools: Sequence[Mapping[str, Any]], replying: Mapping[str, Any] | None) -> JsonValue:
         """The next of the calls that the conversation spells out, a line at once; without any, each tool once.
 
-        When all have returned, it replies.
+        When all have returned, it replies, if there is a schema of replies.
         """
         schemas = {tool["properties"]["name"]["enum"][0]: tool["properties"]["arguments"] for tool in tools}
         lines = self._prompt.called_lines(list(schemas))
@@ -135,7 +136,7 @@ class OutputWriter:
             if left < len(calls):
                 return {"calls": calls}
             left -= len(calls)
-        return {"reply": self._short(self.text())} if may_reply else {"calls": planned[-1]}
+        return {"calls": planned[-1]} if replying is None else {"reply": self._answer(replying)}
 
     def _plain(self, schema: Mapping[str, Any]) -> JsonValue:
         return schema_value(schema, self._chance, lambda: self._short(self._sentences.sentence()))

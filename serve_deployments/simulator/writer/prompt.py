@@ -27,6 +27,8 @@ _ENTRY_POINT = "solve"
 _TITLE_CHARS = 72
 _CONVERSATION = "in the conversation that follows"
 _RESULT = re.compile(r"^Result of call (\S+):\n", re.MULTILINE)
+# Smolagents has no messages of tools: it tells a call in Python's form, or the error alone.
+_TOLD_CALL = re.compile(r"'type': 'function'|^Error:\n", re.MULTILINE)
 
 
 class PromptReader:
@@ -61,7 +63,7 @@ class PromptReader:
     @cached_property
     def results(self) -> int:
         """How many calls of the client's tools have returned."""
-        return len(_RESULT.findall(self._text))
+        return len(_RESULT.findall(self._text)) + len(_TOLD_CALL.findall(self._text))
 
     def called_lines(self, names: Sequence[str]) -> list[list[tuple[str, str]]]:
         """The calls of these tools that each line of the texts spells out, as `add({"a": 1})`: names and arguments."""

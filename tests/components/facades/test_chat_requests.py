@@ -133,8 +133,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "invalid_value",
     ),
     ({"tools": [CALLABLE, CALLABLE]}, "tools", "repeated_name"),
-    ({"tools": [CALLABLE], "stop": "x"}, "stop", "invalid_value"),
-    ({"tools": [CALLABLE], "response_format": {"type": "json_object"}}, "response_format", "invalid_value"),
     ({"tools": [CALLABLE], "model": "execute"}, "model", "unsupported_value"),
     ({"functions": [{}]}, "functions", "unsupported_parameter"),
     ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
@@ -206,6 +204,12 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(("fields", "where", "code"), REFUSED)
 def test_rejects_unsupported_fields_by_name(fields: dict[str, Any], where: str, code: str) -> None:
     assert faults_of(**fields) == {where: code}
+
+
+def test_a_schema_beside_tools_is_that_of_the_reply() -> None:
+    schema = {"type": "object", "properties": {"sum": {"type": "integer"}}}
+    asked = deliberation(tools=[CALLABLE], response_format=of_schema(schema))
+    assert asked.actions is not None and asked.constraints.answer_schema == schema
 
 
 @pytest.mark.parametrize("model", ["", "counsel", "council/", "/DEV", "nope/DEV", "council/NOBODY", "council/DEV/x"])

@@ -139,7 +139,6 @@ REFUSED: list[tuple[dict[str, Any], dict[str, str]]] = [
     ),
     ({"input": "x" * (TASK_CHARS_MAX + 1)}, {"input": "context_length_exceeded"}),
     ({"tools": [{"type": "web_search"}]}, {"tools[0]": "unsupported_parameter"}),
-    ({"tools": [TOOL], "text": {"format": {"type": "json_object"}}}, {"text.format": "invalid_value"}),
     ({"conversation": "conv_1"}, {"conversation": "unsupported_parameter"}),
     ({"include": ["file_search_call.results"]}, {"include": "unsupported_parameter"}),
     ({"top_logprobs": 3}, {"top_logprobs": "unsupported_parameter"}),
@@ -163,6 +162,7 @@ def test_refuses_by_name_what_is_not_offered(fields: dict[str, Any], faults: dic
 
 HARMLESS: list[dict[str, Any]] = [
     {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "include": ["reasoning.encrypted_content"]},
+    {"tools": [TOOL], "text": {"format": {"type": "json_object"}}},
     {"reasoning": {"effort": "high", "summary": "auto"}, "text": {"verbosity": "low"}, "service_tier": "flex"},
     {"input": [said("Hi."), {"type": "reasoning", "id": "rs_1", "summary": []}]},
     {
