@@ -2,8 +2,8 @@
 
 One council of three over a million tokens: what the streams store, the largest fact, how coordinator and gateway grow,
 and what another client waits for its answers meanwhile. That client also waits while a bare client asks the same of
-the engine, because engines work on machines of their own where users measure. Fifty councils over one file: the cached share of prompt
-tokens, all at once beside one after another.
+the engine, because engines work on machines of their own where users measure. Fifty councils over one file: the
+cached share of prompt tokens, all at once beside one after another.
 """
 
 import argparse

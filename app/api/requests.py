@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property
 from math import ceil
@@ -65,6 +65,7 @@ FILES_MAX = 256
 ACTION_TOOLS_MAX = 128
 ACTION_CALLS_MAX = 16
 ACTIONS_CHARS_MAX = 131_072
+ACTIONS_NODES_MAX = 2_048
 TURNS_MAX = 2_048
 CALL_ID_PATTERN = r"^[^\s<>|\\/\[\]]*$"
 DEFAULT_ROLE = "DEV"
@@ -156,18 +157,14 @@ _KEYWORDS = (
 )
 
 
-def _rebuilding(rebuilt: Callable[[dict[str, Any]], dict[str, Any]]) -> AfterValidator:
-    def check(schema: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return rebuilt(schema)
-        except SchemaRefused as error:
-            raise refused("unsupported_schema", str(error), error.remedy or _KEYWORDS) from error
-
-    return AfterValidator(check)
+def _rebuilt(schema: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return rebuilt_schema(schema)
+    except SchemaRefused as error:
+        raise refused("unsupported_schema", str(error), error.remedy or _KEYWORDS) from error
 
 
-AnswerSchema = Annotated[dict[str, Any], _rebuilding(rebuilt_schema)]
-ToolParameters = Annotated[dict[str, Any], _rebuilding(rebuilt_parameters)]
+AnswerSchema = Annotated[dict[str, Any], AfterValidator(_rebuilt)]
 AgreementMin = Annotated[float | None, Field(gt=0, le=1)]
 
 
@@ -428,9 +425,7 @@ class ActionToolRequest(RequestModel):
 
     name: str = Field(pattern=TOOL_PATTERN)
     description: str = Field(default="", max_length=16_384)
-    parameters: ToolParameters = Field(
-        default={}, validate_default=True, description="JSON Schema of its arguments, which are an object"
-    )
+    parameters: dict[str, Any] = Field(default={}, description="JSON Schema of its arguments, which are an object")
     comparisons: dict[str, ArgumentComparison] = Field(
         default={},
         max_length=64,
@@ -446,11 +441,11 @@ class ActionToolRequest(RequestModel):
 
     @field_validator("comparisons")
     @classmethod
-    def _its_own(cls, comparisons: dict[str, ArgumentComparison], info: ValidationInfo) -> dict[str, ArgumentComparison]:
-        known = info.data.get("parameters", {"properties": comparisons}).get("properties", {})
-        if unknown := next((name for name in comparisons if name not in known), None):
+    def _its_own(cls, compared: dict[str, ArgumentComparison], info: ValidationInfo) -> dict[str, ArgumentComparison]:
+        known = info.data.get("parameters", {"properties": compared}).get("properties", {})
+        if unknown := next((name for name in compared if name not in known), None):
             raise refused("unknown_argument", f"The tool has no argument {unknown[:64]!r}", "Remove it.")
-        return comparisons
+        return compared
 
 
 class ActionsRequest(RequestModel):
@@ -462,16 +457,30 @@ class ActionsRequest(RequestModel):
     must_call: bool = Field(default=False, description="No answer is a reply")
     calls_max: Whole = Field(default=ACTION_CALLS_MAX, ge=1, le=ACTION_CALLS_MAX, description="Calls of one action")
 
-    @model_validator(mode="after")
-    def _differ(self) -> Self:
-        names = [tool.name for tool in self.tools]
+    @field_validator("tools")
+    @classmethod
+    def _rebuilt(cls, tools: list[ActionToolRequest]) -> list[ActionToolRequest]:
+        """The tools with rebuilt schemas, within one bound: what a schema repeats by references costs time."""
+        names = [tool.name for tool in tools]
         if repeated := next((name for name in names if names.count(name) > 1), None):
             raise refused("repeated_name", f"Two tools are called {repeated}", "Rename one of them.")
-        chars = sum(len(json.dumps(tool.parameters)) + len(tool.description) for tool in self.tools)
+        made, nodes_left = list[ActionToolRequest](), ACTIONS_NODES_MAX
+        for tool in tools:
+            if nodes_left < 0:
+                detail = f"The schemas of the tools have more than {ACTIONS_NODES_MAX:,} nodes in all"
+                raise refused("too_long", detail, "Give fewer or smaller tools; each use of a $ref counts.")
+            try:
+                parameters, nodes = rebuilt_parameters(tool.parameters)
+            except SchemaRefused as error:
+                detail = f"The parameters of {tool.name}: {error}"
+                raise refused("unsupported_schema", detail, error.remedy or _KEYWORDS) from error
+            nodes_left -= nodes
+            made.append(tool.model_copy(update={"parameters": parameters}))
+        chars = sum(len(json.dumps(tool.parameters)) + len(tool.description) for tool in made)
         if chars > ACTIONS_CHARS_MAX:
             detail = f"The tools have {chars:,} characters in all"
             raise refused("too_long", detail, f"Give tools of at most {ACTIONS_CHARS_MAX:,}.")
-        return self
+        return made
 
 
 def evidence_tokens(text: str) -> int:

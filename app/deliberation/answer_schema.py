@@ -92,15 +92,15 @@ class _Rebuilding:
     def __init__(self, root: Schema, kept: frozenset[str] = frozenset()) -> None:
         self._root = root
         self._kept = kept
-        self._nodes = 0
+        self.nodes = 0
         self._chars = 0
         # The replaced keywords, each with the keyword that has its meaning now.
         self.replaced: dict[str, str] = {}
 
     # Long by its cases, one for each keyword.
     def rebuilt(self, schema: object, where: str, open_references: tuple[str, ...] = (), depth: int = 0) -> Schema:
-        self._nodes += 1
-        if self._nodes > NODES_MAX or depth > DEPTH_MAX:
+        self.nodes += 1
+        if self.nodes > NODES_MAX or depth > DEPTH_MAX:
             raise SchemaRefused(f"{where}: the schema has more than {NODES_MAX} nodes or {DEPTH_MAX} levels")
         node = {} if schema is True else _object(schema, where)
         if "$ref" in node:
@@ -280,16 +280,19 @@ def rebuilt_schema(schema: Schema) -> Schema:
     return made
 
 
-def rebuilt_parameters(schema: Schema) -> Schema:
-    """The schema of a tool's arguments, as `rebuilt_schema` makes one, with its defaults; raises SchemaRefused."""
-    made = _Rebuilding({"type": "object"} | schema, frozenset({"default"})).rebuilt(
-        {"type": "object"} | schema, "schema"
-    )
+def rebuilt_parameters(schema: Schema) -> tuple[Schema, int]:
+    """The schema of a tool's arguments, as `rebuilt_schema` makes one, with its defaults, and its number of nodes.
+
+    Raises SchemaRefused.
+    """
+    root = {"type": "object"} | schema
+    rebuilding = _Rebuilding(root, frozenset({"default"}))
+    made = rebuilding.rebuilt(root, "schema")
     if made.get("type") != "object":
         raise SchemaRefused("schema/type: the arguments of a tool are an object")
     if len(json.dumps(made)) > CHARS_MAX:
         raise SchemaRefused(f"schema: it has more than {CHARS_MAX} characters")
-    return made
+    return made, rebuilding.nodes
 
 
 def _least_steps(schema: Schema) -> int:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from app.deliberation.strategies import STRATEGIES
+from benchmarks.quality.actions import actions
 from benchmarks.quality.contests import contests, judges
 from benchmarks.quality.experiments import BAND_SIGMAS, OUTSIDE_BY_CHANCE, Experiment, Figure, Row, run
 from benchmarks.quality.selections import programs, selections
@@ -65,7 +66,7 @@ def row_document(row: Row) -> dict[str, Any]:
 
 def experiments(strategies: Collection[str] = ()) -> Iterator[Experiment]:
     """All experiments in the order of the table, or only those of the given strategies."""
-    for experiment in (*votes(), *selections(), *contests(), *programs(), *judges()):
+    for experiment in (*votes(), *selections(), *contests(), *programs(), *judges(), *actions()):
         if not strategies or experiment.setting.strategy in strategies:
             yield experiment
 

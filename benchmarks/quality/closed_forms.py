@@ -126,6 +126,63 @@ def stopped_vote(agents: int, accuracy: float, stops: StopsAt) -> Prediction:
     return Prediction(right, calls)
 
 
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """The chances that enough agree, that they are right as well, and the mean number of calls."""
+
+    covered: float
+    right: float
+    calls: float
+
+
+_Votes = dict[tuple[int, tuple[int, ...]], float]
+"""Chances by the votes for the right answer, and for each wrong one that was given."""
+
+
+def agreed(agents: int, accuracy: float, wrong_answers: int, needed: int) -> Agreement:
+    """A vote of independent agents that ends once the winner and its agreement are settled, or none can be reached.
+
+    Agents are asked in waves: each is the smallest that would settle it if all of the wave chose the leader. Wrong
+    answers are equally likely.
+    """
+    waiting: dict[int, _Votes] = {0: {(0, ()): 1.0}}
+    covered = right = calls = 0.0
+    while waiting:
+        asked = min(waiting)
+        for (yes, wrong), chance in waiting.pop(asked).items():
+            second, first = sorted((0, yes, *wrong))[-2:]
+            left = agents - asked
+            wave = next(more for more in range(left + 1) if _settled(first + more, second, left - more, needed))
+            if not wave or first + left < needed:
+                calls += chance * asked
+                covered += chance * (first >= needed)
+                right += chance * (yes >= needed)
+                continue
+            onward: _Votes = {(yes, wrong): chance}
+            for _ in range(wave):
+                onward = _one_more(onward, accuracy, wrong_answers)
+            later = waiting.setdefault(asked + wave, {})
+            for votes, portion in onward.items():
+                later[votes] = later.get(votes, 0.0) + portion
+    return Agreement(covered, right, calls)
+
+
+def _settled(first: int, second: int, left: int, needed: int) -> bool:
+    return left == 0 or (first - second > left and (first >= needed or first + left < needed))
+
+
+def _one_more(walk: _Votes, accuracy: float, wrong_answers: int) -> _Votes:
+    onward: _Votes = defaultdict(float)
+    for (yes, wrong), chance in walk.items():
+        onward[yes + 1, wrong] += chance * accuracy
+        for place, votes in enumerate(wrong):
+            more = tuple(sorted((*wrong[:place], votes + 1, *wrong[place + 1 :])))
+            onward[yes, more] += chance * (1 - accuracy) / wrong_answers
+        unseen = wrong_answers - len(wrong)
+        onward[yes, tuple(sorted((*wrong, 1)))] += chance * (1 - accuracy) * unseen / wrong_answers
+    return onward
+
+
 def selected_by_independent_reviewers(agents: int, judge: float) -> Callable[[int], float]:
     """g(k): how often listwise selection is right given k right drafts, when reviewers are independently right with q.
 

@@ -17,7 +17,10 @@ from app.deliberation.specification import Purpose
 from benchmarks.quality.closed_forms import beta_shape
 
 RIGHT = "42"
-WRONG = ("41", "43", "44", "45")
+WRONG = ("41", *map(str, range(43, 62)))
+
+# The client's tool of actions.
+ACTION_TOOL = "press"
 
 # A fenced text with the heading above it.
 _FENCED = re.compile(
@@ -101,7 +104,7 @@ class SimulatedAgents:
         """The text of the call's answer, or the report on a check; None for a failed call."""
         match call.output.kind:
             case "answer" if purpose == "propose":
-                return _draft_form(self._draft(call), "answer")
+                return _draft_form(self._draft(call), "answer", is_action=call.output.is_action)
             case "program":
                 first = purpose == "propose"
                 return _draft_form(self._draft(call) if first else self._changed(call, fenced(call)[_OWN_CODE]), "code")
@@ -201,8 +204,11 @@ class SimulatedAgents:
         return _form(notes_a="", notes_b="", winner=winner, margin=1)
 
 
-def _draft_form(text: str | None, field: str) -> str | None:
-    return None if text is None else _form(reasoning="", **{field: text}, confidence=50)
+def _draft_form(text: str | None, field: str, *, is_action: bool = False) -> str | None:
+    if text is None:
+        return None
+    action = {"calls": [{"name": ACTION_TOOL, "arguments": {"value": int(text)}}]} if is_action else text
+    return _form(reasoning="", **{field: action}, confidence=50)
 
 
 def _report(call: Call) -> str:

@@ -14,9 +14,18 @@ from typing import Any
 from app.deliberation.calls import Ask, Call, FactProblem, Usage
 from app.deliberation.decider import Conclusion, Outcomes
 from app.deliberation.facts import CallFinished
-from app.deliberation.specification import AgentSpec, Constraints, Criterion, Purpose, Sampling, Specification
+from app.deliberation.specification import (
+    Actions,
+    ActionTool,
+    AgentSpec,
+    Constraints,
+    Criterion,
+    Purpose,
+    Sampling,
+    Specification,
+)
 from app.deliberation.strategies import STRATEGIES
-from benchmarks.quality.simulated_agents import RIGHT, AgentModel, SimulatedAgents, chance
+from benchmarks.quality.simulated_agents import ACTION_TOOL, RIGHT, AgentModel, SimulatedAgents, chance
 
 ROLE = "DEV"
 _RUBRIC = (Criterion(id="right", description="Is it right?"),)
@@ -34,6 +43,8 @@ class Setting:
     agents: int
     model: AgentModel = field(default_factory=AgentModel)
     rounds: int = 1
+    # The share of members that must want an action; None where answers are texts.
+    agreement_min: float | None = None
     parameters: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -62,7 +73,10 @@ class Trial:
     @property
     def right(self) -> bool:
         """Whether the verdict is right."""
-        return self.conclusion.content == RIGHT
+        action = self.conclusion.action
+        if action is None:
+            return self.conclusion.content == RIGHT
+        return [str(call.arguments["value"]) for call in action.calls] == [RIGHT]
 
     def of(self, purpose: Purpose) -> list[TrialCall]:
         """The calls of all stages with this purpose, in order."""
@@ -84,9 +98,22 @@ def specification(setting: Setting, seed: int) -> Specification:
         strategy_version=STRATEGIES[setting.strategy].version,
         parameters=dict(setting.parameters),
         rounds=setting.rounds,
-        constraints=Constraints(rubric=_RUBRIC, timeout_seconds=300),
+        constraints=_constraints(setting),
         quorum=1 if setting.agents == 1 else max(2, (setting.agents + 1) // 2),
         seed=seed,
+    )
+
+
+def _constraints(setting: Setting) -> Constraints:
+    if setting.agreement_min is None:
+        return Constraints(rubric=_RUBRIC, timeout_seconds=300)
+    schema = {"type": "object", "properties": {"value": {"type": "integer"}}, "required": ["value"]}
+    return Constraints(
+        rubric=_RUBRIC,
+        timeout_seconds=300,
+        actions=Actions(tools=(ActionTool(name=ACTION_TOOL, parameters=schema),), calls_max=1),
+        agreement_min=setting.agreement_min,
+        on_disagreement="reply",
     )
 
 

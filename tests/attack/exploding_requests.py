@@ -7,6 +7,18 @@ from app.api.request_body import BODY_BYTES_MAX
 TASK = "A task."
 
 FULL = BODY_BYTES_MAX - 1_000
+_DOUBLING: dict[str, object] = {
+    f"a{n}": {"anyOf": [{"$ref": f"#/$defs/a{n - 1}"}] * 2} if n else {"type": "string"} for n in range(8)
+}
+_CALLING = {"role": "assistant", "calls": [{"id": "c", "name": "f", "arguments": {"a": "x" * 1_000_000}}]}
+
+
+def tools(properties: dict[str, object], definitions: dict[str, object] | None = None) -> bytes:
+    schema = {"type": "object", "properties": properties, "$defs": definitions or {}}
+    listed = [{"name": f"t{n}", "parameters": schema} for n in range(128)]
+    return json.dumps({"task": TASK, "actions": {"tools": listed}}).encode()[:FULL]
+
+
 BODIES: dict[str, bytes] = {
     "deep lists": b"[" * FULL,
     "deep objects": b'{"a":' * (FULL // 5),
@@ -25,6 +37,12 @@ BODIES: dict[str, bytes] = {
     "a blank task": json.dumps({"task": "\u2003" * 32_768, "num_agents": 99}).encode(),
     "a long URL": json.dumps({"task": TASK, "webhook": {"url": "https://" + "a." * 100_000}}).encode(),
     "a URL of labels": json.dumps({"task": TASK, "webhook": {"url": "https://" + "a-" * 1_000 + "!"}}).encode(),
+    "many tools": json.dumps({"task": TASK, "actions": {"tools": [{"name": f"t{n}"} for n in range(15_000)]}}).encode(),
+    "tools that double": tools({"x": {"$ref": "#/$defs/a7"}}, _DOUBLING),
+    "wide tools": tools({f"p{n}": {"type": "string", "description": "d"} for n in range(400)}),
+    "a deep tool": tools({"x": json.loads('{"items":' * 20 + "{}" + "}" * 20)}),
+    "many turns": json.dumps({"conversation": [{"role": "user", "text": "a"}] * 50_000}).encode(),
+    "long arguments": json.dumps({"conversation": [_CALLING]}).encode(),
     "many messages": json.dumps({"model": "single", "messages": [{"role": "x"}] * 15_000}).encode(),
 }
 LONG = 7_500
