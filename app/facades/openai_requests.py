@@ -133,11 +133,23 @@ def _no_zero(limit: int | None) -> int | None:
 TokenLimit = Annotated[MaybeWhole, AfterValidator(_no_zero)]
 
 
+ChoiceMode = Literal["auto", "none", "required"]
+WrittenChoice = ChoiceMode | dict[str, Any] | None
+
+
 class ToolChoice(RequestModel):
     """Whether an answer calls tools, and which; any of them where `names` is empty."""
 
-    mode: Literal["auto", "none", "required"] = "auto"
+    mode: ChoiceMode = "auto"
     names: tuple[str, ...] = ()
+
+    @property
+    def as_written(self) -> str | dict[str, Any]:
+        """The choice in the form of Responses."""
+        functions = [{"type": "function", "name": name} for name in self.names]
+        if self.mode == "required" and len(functions) == 1:
+            return functions[0]
+        return {"type": "allowed_tools", "mode": self.mode, "tools": functions} if functions else self.mode
 
 
 def _chosen(choice: Any) -> object:  # noqa: ANN401 -- JSON
@@ -172,7 +184,7 @@ def _function(tool: dict[str, Any]) -> dict[str, Any]:
         raise refused("unsupported_parameter", NO_TOOLS, "Give functions alone.")
     if isinstance(tool.get("function"), dict):
         return tool
-    inner = {name: value for name, value in tool.items() if name in ("name", "description", "parameters")}
+    inner = {name: value for name, value in tool.items() if name in ("name", "description", "parameters", "strict")}
     shares = {name: value for name, value in tool.items() if name.startswith("x-")}
     return {"type": "function", "function": inner, **shares}
 
@@ -204,7 +216,7 @@ class CouncilRequest(RequestModel):
     frequency_penalty: Annotated[Zero, Unsupported(NO_SAMPLING)] = None
     moderation: Annotated[Nothing, Unsupported("Moderation is not supported")] = None
     presence_penalty: Annotated[Zero, Unsupported(NO_SAMPLING)] = None
-    tool_choice: Annotated[ToolChoice | None, BeforeValidator(_chosen)] = Field(
+    tool_choice: Annotated[ToolChoice | None, BeforeValidator(_chosen, json_schema_input_type=WrittenChoice)] = Field(
         default=None, description="auto (if absent), none, required, a function by its name, or `allowed_tools`"
     )
     tools: list[Annotated[dict[str, Any], AfterValidator(_function)]] | None = Field(

@@ -20,6 +20,8 @@ from app.facades.outcomes import NoVerdict, actions
 ITEMS_MAX = 1_024
 _Included = Annotated[list[Literal["reasoning.encrypted_content"]], Field(max_length=1)]
 KINDS = ("input_text", "output_text", "text")
+# The fields of a function that a response always has. Arguments satisfy their schema with and without `strict`.
+_TOLD = {"description": None, "parameters": None, "strict": True}
 # The turn of a conversation that has the instructions; those of an earlier response are not carried over.
 INSTRUCTIONS = ("system", "instructions")
 # The name of this façade's part of what an acceptance repeats.
@@ -197,9 +199,9 @@ class CreateResponseRequest(openai.CouncilRequest, json_schema_extra={"examples"
         """The fields that a response repeats; functions without the level that chat completions have."""
         told = self.model_dump(mode="json", by_alias=True, include=set(REPEATED), exclude_unset=True, exclude_none=True)
         if "tools" in told:
-            told["tools"] = [{"type": "function", **tool["function"]} for tool in told["tools"]]
+            told["tools"] = [{"type": "function", **_TOLD, **tool["function"]} for tool in told["tools"]]
         if self.tool_choice is not None:
-            told["tool_choice"] = self.tool_choice.mode
+            told["tool_choice"] = self.tool_choice.as_written
         return told
 
 

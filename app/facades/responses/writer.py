@@ -21,6 +21,7 @@ from app.deliberation.facts import ActionCall, AgentUsage, StageUsage
 from app.deliberation.fold import State, usage
 from app.facades.moments import Began, Ended, Interrupted, Moment, StageBegan, StageEnded, TextEnded, ToolRan
 from app.facades.openai_errors import DONE, OPENAI_ERRORS
+from app.facades.openai_requests import ChoiceMode
 from app.facades.outcomes import DeliberationOutcome, NoVerdict, actions, is_cut_off, model_name, notes, outcome
 from app.facades.responses.reader import ASKED, conversation_in
 from app.facades.summaries import stage_begun, stage_ended, summary
@@ -84,7 +85,7 @@ class ResponseResource(Resource):
     prompt_cache_key: str | None = None
     service_tier: Literal["default"] = "default"
     tools: tuple[dict[str, Any], ...] = ()
-    tool_choice: Literal["auto", "none", "required"] = "auto"
+    tool_choice: ChoiceMode | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
     max_tool_calls: int | None = None
     presence_penalty: int = 0

@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,14 @@ from pydantic import ValidationError
 from app.api.problems import ValidationFailed, body_problems
 from app.api.requests import TASK_CHARS_MAX, DeliberationRequest
 from app.deliberation.conversation import task_of
+from app.deliberation.facts import Action, ActionCall
+from app.deliberation.fold import fold
 from app.facades.chat.reader import ChatCompletionRequest, ChatRequestMessage, asked
+from app.facades.chat.writer import completion
 from app.facades.openai_errors import OPENAI_STATUSES, param
 from app.facades.openai_requests import DeliberationOptions, ModelNotFound
 from tests.components.facades.chatting import KNOWN
+from tests.unit.strategies.stories import story
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "openai.md").read_text()
 BODY: dict[str, Any] = {"model": "council/DEV", "messages": [{"role": "user", "content": "Name a colour."}]}
@@ -271,3 +276,28 @@ def test_a_too_long_conversation_has_openais_error() -> None:
     with pytest.raises(ValidationFailed) as failed:
         deliberation(messages=[message("user", "x" * (TASK_CHARS_MAX + 1))])
     assert "maximum context length is 2000000" in failed.value.errors[0].detail
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        (Action(reply="Found. Observation: 3"), {"content": "Found. "}),
+        (
+            Action(calls=(ActionCall(id="c", name="f", arguments={"a": "Observation:"}),)),
+            {"content": None, "arguments": '{"a": "Observation:"}'},
+        ),
+    ],
+    ids=["a reply", "a call"],
+)
+def test_a_stop_sequence_beside_tools_cuts_a_reply_and_no_call(action: Action, said: dict[str, Any]) -> None:
+    facts = story("council, all revise: completed")
+    state = fold(enumerate(facts, start=1))
+    assert state is not None and state.end is not None and state.end.verdict is not None
+    verdict = state.end.verdict.model_copy(update={"action": action})
+    ended = replace(state, end=state.end.model_copy(update={"verdict": verdict}))
+    asked = ChatCompletionRequest.model_validate(BODY | {"tools": [CALLABLE], "stop": ["Observation:"]})
+    message = completion(asked, ended).choices[0]["message"]
+    assert message["content"] == said["content"]
+    assert [call["function"]["arguments"] for call in message.get("tool_calls", ())] == [
+        value for name, value in said.items() if name == "arguments"
+    ]

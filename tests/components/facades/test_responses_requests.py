@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 from pydantic import ValidationError
 
@@ -122,6 +123,23 @@ def test_an_earlier_response_comes_before_the_input_without_its_instructions() -
     with pytest.raises(ValidationFailed) as refused:
         deliberation(running)
     assert [(fault.pointer, fault.code) for fault in refused.value.errors] == [("/previous_response_id", "no_verdict")]
+
+
+NAMED = {"type": "function", "name": "f"}
+SOME = {"type": "allowed_tools", "mode": "auto", "tools": [NAMED]}
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", "required", NAMED, SOME])
+def test_a_choice_of_tools_is_repeated_as_it_was_written(choice: Any) -> None:
+    request = CreateResponseRequest.model_validate(BODY | {"tools": [TOOL], "tool_choice": choice})
+    assert request.repeated["tool_choice"] == choice
+    Draft202012Validator(CreateResponseRequest.model_json_schema()).validate(BODY | {"tool_choice": choice})
+
+
+def test_a_tool_is_repeated_with_every_field_of_a_function() -> None:
+    written = CreateResponseRequest.model_validate(BODY | {"tools": [TOOL, TOOL | {"name": "g", "strict": False}]})
+    first, second = written.repeated["tools"]
+    assert first == TOOL | {"description": None, "strict": True} and second["strict"] is False
 
 
 REFUSED: list[tuple[dict[str, Any], dict[str, str]]] = [

@@ -58,6 +58,14 @@ async def test_a_response_is_the_deliberation(gateway: Served) -> None:
     assert (await gateway.client.get(f"{PATH}/{found['id']}")).json() == found
 
 
+async def test_a_response_repeats_the_tools_and_the_choice_among_them(gateway: Served) -> None:
+    tool = {"type": "function", "name": "f", "description": "Finds.", "parameters": {"type": "object"}}
+    choice = {"type": "function", "name": "f"}
+    id = await started(gateway, tools=[tool], tool_choice=choice)
+    found = (await gateway.client.get(f"{PATH}/{id}")).json()
+    assert found["tool_choice"] == choice and found["tools"] == [tool | {"strict": True}]
+
+
 async def test_a_stream_is_what_a_later_reader_gets(gateway: Served) -> None:
     response = await respond(gateway, stream=True)
     live = parsed(response)
