@@ -131,7 +131,7 @@ export function agreementInWords({ verdict, constraints, agents: members, propos
 export function proposersInWords({ verdict, agents: members }, name) {
   const group = equal(verdict);
   if (!verdict.action || standsIn(verdict) || !group || members.length === 1) return "";
-  return `${sentence(listed(group.agents.map(name)))} ${group.agents.length === 1 ? "alone proposes" : "propose"} it.`;
+  return `${sentence(listed(group.agents.map(name).sort()))} ${group.agents.length === 1 ? "alone proposes" : "propose"} it.`;
 }
 
 const REASONS = {

@@ -287,24 +287,27 @@ def _winning_text(deliberation: Deliberation, verdict: Verdict) -> Iterator[Rend
     # A program's line breaks matter; an answer is Markdown.
     programs = any(proposal.checks for proposal in deliberation.proposals)
 
-    def panel(content: str, action: Action | None, title: str, style: str) -> Panel:
+    def panel(content: str, title: str, style: str, *, is_markdown: bool) -> Panel:
         text = printable(content)
         if programs:
             source = Syntax(text, "python", word_wrap=True, background_color="default")
-        elif action is not None and action.calls:
-            source = Text(text)
         else:
-            source = Markdown(text, hyperlinks=False)
+            source = Markdown(text, hyperlinks=False) if is_markdown else Text(text)
         return Panel(source, title=plain(title), title_align="left", border_style=style)
 
     if verdict.content is not None:
-        yield panel(verdict.content, verdict.action, _title(verdict), "yellow" if stands_in(verdict) else "green")
+        instead = stands_in(verdict)
+        style, is_markdown = "yellow" if instead else "green", not instead and not _calls(verdict.action)
+        yield panel(verdict.content, _title(verdict), style, is_markdown=is_markdown)
         return
     for proposal in deliberation.proposals:
         if proposal.content is not None:
-            yield panel(
-                proposal.content, proposal.action, f"{proposal.agent_id} {proposal.role}", role_style(proposal.role)
-            )
+            title, style = f"{proposal.agent_id} {proposal.role}", role_style(proposal.role)
+            yield panel(proposal.content, title, style, is_markdown=not _calls(proposal.action))
+
+
+def _calls(action: Action | None) -> bool:
+    return action is not None and bool(action.calls)
 
 
 def _title(verdict: Verdict) -> str:

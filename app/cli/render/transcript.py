@@ -191,11 +191,13 @@ def _verdict(deliberation: Deliberation) -> Iterator[str]:
         author = verdict.winner or verdict.call_id
         title = f"The council's answer{f', by {author}' if author else ''}"
         yield f"### {'In place of an answer' if stands_in(verdict) else title}\n"
-        if verdict.action is not None:
+        if stands_in(verdict):
+            yield f"{_fenced(verdict.content, 'text')}\n"
+        elif verdict.action is not None:
             yield f"{_action(verdict.action)}\n"
-            return
-        programs = any(proposal.checks for proposal in deliberation.proposals)
-        yield f"{_fenced(verdict.content) if programs else _quoted(verdict.content)}\n"
+        else:
+            programs = any(proposal.checks for proposal in deliberation.proposals)
+            yield f"{_fenced(verdict.content) if programs else _quoted(verdict.content)}\n"
 
 
 def _checks(proposals: Sequence[Proposal]) -> Iterator[str]:

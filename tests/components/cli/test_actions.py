@@ -65,7 +65,7 @@ def agreed(gateway: RealGateway) -> str:
 
 @pytest.fixture(scope="module")
 def split(gateway: RealGateway) -> str:
-    wanted = [called("delete", "/a"), called("delete", "/a"), called("read", "/a")]
+    wanted = [called("delete", "/*a*"), called("delete", "/*a*"), called("read", "/a")]
     return acted(gateway, wanted, on_disagreement="reply")
 
 
@@ -96,6 +96,7 @@ def test_a_reply_in_place_of_an_answer_says_so(gateway: RealGateway, split: str,
     assert f"{said} stands in its place." in shown
     assert "In place of an answer" in shown and "The council's answer" not in shown
     assert "The council does not agree: an answer needs 3 of 3 members." in shown
+    assert '- 2: delete({"path":"/*a*"})' in shown
 
 
 def test_an_answer_that_stands_without_agreement_says_so(gateway: RealGateway) -> None:
