@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.async_api import BrowserContext, Page, expect
 
+from app.api.requests import DeliberationRequest
 from app.deliberation.conversation import CallTurn, ConversationTurn, said_with_calls, task_of
 from app.deliberation.facts import Accepted, CallFinished, Fact
 from tests.browser.acting import acting, called
@@ -197,8 +198,7 @@ async def test_a_transcript_and_a_request_keep_messages_and_calls(page: Page, ga
     assert [turn["role"] for turn in body["conversation"]] == ["system", "user", "assistant", "tool"]
     assert body["conversation"][2]["calls"] == [{"id": "call_1", "name": "read", "arguments": {"path": "/"}}]
     assert [tool["name"] for tool in body["actions"]["tools"]] == ["read", "delete", "note"] and "task" not in body
-    quoted = await gateway.client.post("/deliberations/quote", json=body)
-    assert quoted.status_code != 422, quoted.text
+    assert DeliberationRequest.model_validate(body).whole_task == task_of(TURNS)
     saved = await page.evaluate(
         """async (id) => {
           const { transcript } = await import("/ui/export.js");

@@ -243,9 +243,9 @@ def agreement_text(deliberation: Deliberation) -> str:
     action = next(actions, None)
     needed = members_needed(deliberation.constraints, size, None if action is None else action.model_dump_json())
     equal = next((votes for votes in verdict.tally if verdict.winner in votes.agents), None)
-    given = 0 if equal is None else equal.votes if equal.final is None else equal.final
+    agree = 0 if equal is None else equal.votes if equal.final is None else equal.final
     reached = "was reached" if verdict.agreed else "was not reached"
-    give = f"{given} of {counted(size, 'member')} {'gives' if given == 1 else 'give'}"
+    give = f"{agree} of {counted(size, 'member')} {'gives' if agree == 1 else 'give'}"
     which, instead = ("the leading", ", so this reply stands in its place") if stands_in(verdict) else ("this", "")
     return f"The demanded agreement {reached}: {give} {which} answer, and {needed} must{instead}."
 
