@@ -180,6 +180,7 @@ def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
         parameters=specification.parameters,
         rounds=specification.rounds,
         task=specification.task,
+        turns=specification.turns,
         task_file=specification.task_file,
         constraints=specification.constraints,
         evidence=specification.evidence,

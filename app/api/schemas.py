@@ -218,6 +218,11 @@ class Deliberation(DeliberationResult):
     """A deliberation: the fold of its facts."""
 
     task: str = Field(description="Beginning and end of a task that is stored as a file")
+    turns: int = Field(
+        default=1,
+        exclude_if=lambda turns: turns == 1,
+        description="Messages of a conversation, of which `task` is the transcript",
+    )
     task_file: InputRef | None = Field(description="The whole task where it is stored as a file")
     agents: tuple[AgentSpec, ...] = Field(description="The council, sampling resolved")
     parameters: dict[str, Any] = Field(description="Parameters of the strategy, defaults filled in")

@@ -27,7 +27,7 @@ from app.cli.resources import full_id
 from app.cli.target import gateway_client
 from app.cli.watch import print_events, until_ended, watch_deliberation
 from app.deliberation.quote import Quote
-from app.deliberation.specification import OnDeadline, Priority
+from app.deliberation.specification import OnDeadline, OnDisagreement, Priority
 
 _OPTIONS = {
     "/task": "TASK",
@@ -38,6 +38,11 @@ _OPTIONS = {
     "/constraints/requirements": "--requirement",
     "/constraints/timeout_seconds": "--timeout",
     "/constraints/on_deadline": "--on-deadline",
+    "/constraints/agreement_min": "--agreement-min",
+    "/constraints/on_disagreement": "--on-disagreement",
+    "/actions/tools": "--tools {}",
+    # As remedies name it.
+    "actions": "--tools",
     "/budget/max_tokens": "--budget-tokens",
     "/budget/max_calls": "--budget-calls",
     "/budget/max_cost": "--budget-cost",
@@ -79,6 +84,11 @@ def parse_rubric(text: str) -> str | list[Any]:
     if text.startswith("@"):
         text = _file_text(text[1:], "--rubric")
     return _json_list(text, "--rubric") if text.lstrip().startswith("[") else text
+
+
+def parse_tools(path: str) -> JsonObject:
+    """The `actions` of a request: the tools of the JSON list in a file; raises BadParameter."""
+    return {"tools": _json_list(_file_text(path, "--tools"), "--tools")}
 
 
 def _json_list(text: str, option: str) -> list[Any]:
@@ -249,6 +259,12 @@ CouncilOption = Annotated[
         help="A mixed council, instead of --role and --agents; @file has a JSON list of members with their personas.",
     ),
 ]
+ToolsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tools", metavar="PATH", help="JSON list of your tools: the council decides which to call. - is stdin."
+    ),
+]
 ParameterOption = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY=VALUE", help="Parameter of the strategy, JSON or text; a.b=1 nests; repeatable."),
@@ -285,6 +301,13 @@ def ask(
     timeout: Annotated[int | None, typer.Option(metavar="SECONDS", help="Deadline. (default: 300)")] = None,
     on_deadline: Annotated[
         OnDeadline | None, typer.Option(help="Whether the deadline ends in the best verdict so far. (default: best)")
+    ] = None,
+    tools: ToolsOption = None,
+    agreement_min: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Share of the members that must give the answer.")
+    ] = None,
+    on_disagreement: Annotated[
+        OnDisagreement | None, typer.Option(help="What stands where fewer give it. (default: best)")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all random choices.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Token limit of one completion. (default: 2048)")] = None,
@@ -343,7 +366,10 @@ def ask(
             requirements=requirement,
             timeout_seconds=timeout,
             on_deadline=on_deadline,
+            agreement_min=agreement_min,
+            on_disagreement=on_disagreement,
         ),
+        actions=None if tools is None else parse_tools(tools),
         quorum=quorum,
         budget=_present(max_tokens=budget_tokens, max_calls=budget_calls, max_cost=budget_cost),
         sampling=_present(temperature=temperature, max_tokens=max_tokens),

@@ -1,19 +1,20 @@
 /** A finished deliberation: the verdict and why it won first, then the ranking, the evidence, the bill, and the facts. */
 
+import { actionJson, Answer, visible } from "./actions.js";
 import { Bill } from "./bill.js";
+import { asConversation, messagesOf } from "./conversation.js";
 import { download, transcript } from "./export.js";
 import { asAsked, wholeTask } from "./files.js";
 import { request } from "./gateway.js";
 import { Head } from "./head.js";
 import { html, useState } from "./html.js";
-import { Markdown } from "./markdown.js";
 import { CLIENTS } from "./new.js";
 import { Copy, counted, Figures, Icon, initials, Note, save, Seats, Sure, tell } from "./parts.js";
 import { Bump, Criteria, Matrix, Pairs, Tallies } from "./ranking.js";
 import { compared, reading } from "./reading.js";
 import { Replay } from "./replay.js";
 import { address, go } from "./router.js";
-import { citedInWords, ending, shortcomings, verdictFigures, whatExpired, whatFailed, whoAnswered, whyFirst } from "./sentences.js";
+import { agreementInWords, citedInWords, ending, proposersInWords, shortcomings, standsIn, verdictFigures, whatExpired, whatFailed, whoAnswered, whyFirst } from "./sentences.js";
 import { may, revealed } from "./state.js";
 import { Versions } from "./versions.js";
 import { saveEvents, since, told, useFiltered } from "./waterfall.js";
@@ -53,12 +54,34 @@ function Minority({ resource, read }) {
 function Why({ resource, read }) {
   const { verdict } = resource;
   if (verdict.winner === null) return html`<aside class="why" aria-label="Why there is no winner"><div><h3>No winner</h3><p>${resource.strategy === "independent" ? "The answers stand side by side: this strategy ranks nothing." : "The text is made from several answers, and no single one won."}</p></div></aside>`;
-  const head = compared(verdict) ? "Why it won" : "Why this answer";
+  const instead = standsIn(verdict);
+  const head = instead ? "Why no answer stands" : compared(verdict) ? "Why it won" : "Why this answer";
+  const said = [agreementInWords(resource), ...(instead ? [] : whyFirst(resource, read))].filter(Boolean);
   const seats = read.firsts.map(({ chosen, could }) => (could(verdict.winner) ? { name: chosen.length === 1 ? read.letter(chosen[0]) : "=", fill: chosen.includes(verdict.winner) ? (chosen.length === 1 ? "full" : "half") : "ring" } : { name: "–", fill: "rest" }));
   const of = (fill) => seats.filter((seat) => seat.fill === fill).length;
   return html`<aside class="why" aria-label=${head}><div><h3>${head}</h3><div class="ballots">${seats.length ? html`<figure><${Seats} width=${116} seats=${seats} label=${`First places: ${of("full")} of ${plural(seats.length, "judge")} for it alone, ${of("half")} for it and another; ${of("rest")} could not rank it`} /><figcaption>first places</figcaption></figure>` : ""}
-      <div>${whyFirst(resource, read).map((words) => html`<p key=${words} dir="auto">${words}</p>`)}</div></div></div>
+      <div>${said.map((words) => html`<p key=${words} dir="auto">${words}</p>`)}</div></div></div>
     <${Figures} label="Figures of the verdict" items=${verdictFigures(resource, read)} /><${Criteria} resource=${resource} read=${read} /><${Minority} resource=${resource} read=${read} /></aside>`;
+}
+
+/** The verdict's answer: its calls as they are, a program as code, and a dissent in place of an answer without marks. */
+function Decided({ resource: { verdict, strategy } }) {
+  if (standsIn(verdict)) return html`<div class="md big pre" dir="auto">${visible(verdict.content)}</div>`;
+  return html`<${Answer} big=${true} content=${verdict.content} action=${verdict.action} code=${strategy === "execute"} />`;
+}
+
+/** What copies the verdict's answer: calls as JSON or as they are written in programs, a text with its marks or without. */
+function Copies({ verdict: { action, content } }) {
+  if (action?.calls) return html`<span class="acts"><${Copy} text=${actionJson(action, content)}>Copy JSON<//><${Copy} text=${content}>Copy as calls<//></span>`;
+  return html`<span class="acts"><${Copy} text=${() => document.querySelector("#verdict .md, #verdict pre").innerText}>Copy text<//><${Copy} text=${content}>Copy Markdown<//></span>`;
+}
+
+function Author({ verdict, read }) {
+  const { winner } = verdict;
+  const version = read.standing.get(winner)?.version;
+  if (standsIn(verdict)) return html`<span>In place of an answer: too few members agree</span>`;
+  if (winner === null) return html`<span>${verdict.content === null ? "Answers side by side" : "Made from several answers"}</span>`;
+  return html`<span class=${`letter${compared(verdict) ? " win" : ""}`}>${read.letter(winner)}</span><span>Candidate ${read.letter(winner)}${version === undefined ? "" : `, version ${version + 1}`}${read.shown ? html`, by <b>${winner}</b>${read.work.get(winner)?.model ? `, ${read.work.get(winner).model}` : ""}` : ""}</span>`;
 }
 
 function NoVerdict({ resource, council, read }) {
@@ -69,11 +92,10 @@ function NoVerdict({ resource, council, read }) {
 function Verdict({ resource, council, read }) {
   const { verdict, strategy } = resource;
   if (verdict === null || (verdict.content === null && verdict.winner === null && strategy !== "independent")) return html`<${NoVerdict} resource=${resource} council=${council} read=${read} />`;
-  const version = read.standing.get(verdict.winner)?.version;
   const texts = verdict.content === null ? resource.proposals.filter(({ content }) => content) : null;
-  return html`<article class="verdict" id="verdict"><div><h2 class="vh">Verdict</h2><div class="by">${verdict.winner ? html`<span class=${`letter${compared(verdict) ? " win" : ""}`}>${read.letter(verdict.winner)}</span><span>Candidate ${read.letter(verdict.winner)}${version === undefined ? "" : `, version ${version + 1}`}${read.shown ? html`, by <b>${verdict.winner}</b>${read.work.get(verdict.winner)?.model ? `, ${read.work.get(verdict.winner).model}` : ""}` : ""}</span>` : html`<span>${texts ? "Answers side by side" : "Made from several answers"}</span>`}
-        ${verdict.content === null ? "" : html`<span class="acts"><${Copy} text=${() => document.querySelector("#verdict .md, #verdict pre").innerText}>Copy text<//><${Copy} text=${verdict.content}>Copy Markdown<//></span>`}</div>
-      ${texts ? texts.map((proposal) => html`<h3 key=${proposal.agent_id}>${sentence(read.name(proposal.agent_id))}</h3><${Markdown} text=${proposal.content} />`) : strategy === "execute" ? html`<pre class="sh" tabindex="0" dir="ltr"><code>${verdict.content}</code></pre>` : html`<${Markdown} big=${true} text=${verdict.content} />`}<${Sentences} items=${citedInWords(verdict)} /></div>
+  return html`<article class="verdict" id="verdict"><div><h2 class="vh">Verdict</h2><div class="by"><${Author} verdict=${verdict} read=${read} />${verdict.content === null ? "" : html`<${Copies} verdict=${verdict} />`}</div>
+      ${texts ? texts.map((proposal) => html`<h3 key=${proposal.agent_id}>${sentence(read.name(proposal.agent_id))}</h3><${Answer} content=${proposal.content} action=${proposal.action} />`) : html`<${Decided} resource=${resource} />`}<${Sentences} items=${[proposersInWords(resource, read.name), ...citedInWords(verdict)].filter(Boolean)} />
+      ${resource.constraints.actions ? html`<div class="counted"><${Tallies} resource=${resource} read=${read} /></div>` : ""}</div>
     <${Why} resource=${resource} read=${read} /></article>`;
 }
 
@@ -88,7 +110,7 @@ function Standings({ resource, read }) {
 function Ranking({ resource, read }) {
   return html`<section class="block" id="ranking" aria-labelledby="rh"><header><h2 id="rh">Ranking</h2><p>${read.last.length ? "Each judge read the others’ candidates without names, in an order of its own." : "By the rule of the strategy."}</p></header>
     <div class="ranks"><div>${read.last.length ? html`<${Matrix} resource=${resource} read=${read} />` : html`<${Standings} resource=${resource} read=${read} />`}</div>
-    <div><${Bump} resource=${resource} read=${read} /><${Tallies} resource=${resource} read=${read} /><${Pairs} read=${read} /></div></div></section>`;
+    <div><${Bump} resource=${resource} read=${read} />${resource.constraints.actions ? "" : html`<${Tallies} resource=${resource} read=${read} />`}<${Pairs} read=${read} /></div></div></section>`;
 }
 
 const FACTS_SHOWN = 12;
@@ -126,9 +148,14 @@ function jump(event, id) {
   target?.focus({ preventScroll: true });
 }
 
+const asked = ({ task, turns }) => {
+  const messages = messagesOf({ task, turns });
+  return messages ? { conversation: asConversation(messages) } : { task };
+};
+
 /** The body of a request that asks the same. */
-const sameBody = ({ task, agents, strategy, parameters, rounds, seed, evidence, workspace }) => ({
-  task, agents: counted(agents), strategy, parameters, seed, ...(rounds > 1 ? { rounds } : {}), ...(evidence.length ? { evidence: evidence.map(asAsked) } : {}),
+const sameBody = ({ task, turns, agents, strategy, parameters, rounds, seed, constraints, evidence, workspace }) => ({
+  ...asked({ task, turns }), agents: counted(agents), strategy, parameters, seed, ...(constraints.actions ? { actions: constraints.actions } : {}), ...(rounds > 1 ? { rounds } : {}), ...(evidence.length ? { evidence: evidence.map(asAsked) } : {}),
   ...(workspace?.git ? { workspace: { git: workspace.git, ref: workspace.ref } } : {}),
 });
 

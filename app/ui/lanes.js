@@ -1,5 +1,6 @@
 /** The stage rail, and a lane for each agent with its texts. */
 
+import { Acted, Answer } from "./actions.js";
 import { fateOf, parsed, repeats, shownTo, WRITES } from "./council.js";
 import { html, useLayoutEffect, useRef, useState } from "./html.js";
 import { Markdown } from "./markdown.js";
@@ -42,9 +43,10 @@ function label(call, calls) {
 
 const Issues = ({ issues }) => (issues.length === 0 ? html`<p class="quiet">No issue found.</p>` : html`<ul class="asked">${issues.map(({ severity, claim, where, fix }) => html`<li><${Severity} level=${severity} /><span dir="auto">${claim} <span class="muted">${where ? `“${where}”` : ""} ${fix ? `Fix: ${fix}` : ""}</span></span></li>`)}</ul>`);
 
-/** The text of a call in the form that its output has. */
-export function Said({ call, live, names }) {
+/** The text of a call in the form that its output has; with `acts` its answer is an action. */
+export function Said({ call, live, names, acts }) {
   if (WRITES.has(call.output)) {
+    if (acts && call.finished) return html`<${Acted} text=${call.text} />`;
     if (call.output === "program") return html`<pre class="sh" tabindex="0" dir="ltr"><code>${call.text}</code></pre>`;
     return html`<${Markdown} text=${call.text} caret=${live && !call.finished ? family(call.purpose) : null} />`;
   }
@@ -112,7 +114,7 @@ function useRate(call) {
   return at0 - from > 400 ? Math.max(0, Math.round((1_000 * (call.text.length - before)) / (at0 - from))) : null;
 }
 
-function Lane({ agent, council, work, live, on, names }) {
+function Lane({ agent, council, work, acts, live, on, names }) {
   const [box, text] = [useRef(null), useRef(null)];
   const [chosen, setChosen] = useState(null);
   const calls = council.of(agent.agent_id);
@@ -138,7 +140,7 @@ function Lane({ agent, council, work, live, on, names }) {
     <header><div class="who"><h3 title=${agent.persona}>${names(agent.agent_id)}</h3><span class="m" title=${names(agent.agent_id) === agent.agent_id ? shown?.model ?? agent.model : null}>${names(agent.agent_id) === agent.agent_id ? shown?.model ?? agent.model ?? "" : ""}</span><span class="rate">${simulated ? html`<span class="sim">Simulated</span>` : ""}<span class=${rate ? "" : "muted"}>${heard}</span></span></div>
       <div class="doing">${spoken ?? (work?.error ? html`<span>${work.error.detail}</span>` : html`<span class="muted">${work && !live ? work.status : "Not asked yet"}</span>`)}</div></header>
     <div class="fill" tabindex="0" ref=${box} onScroll=${onScroll} aria-label=${`Text of ${names(agent.agent_id)}`} role="region"><div ref=${text}>${shown?.uses.length ? html`<${Uses} uses=${shown.uses} />` : ""}
-      ${before ? html`<p class="small muted">Until the new text comes, this is its last one.</p><${Markdown} text=${before.text} dim=${true} />` : shown ? html`<${Said} call=${shown} live=${live} names=${names} />` : work?.content ? html`<${Markdown} text=${work.content} />` : ""}</div></div>
+      ${before ? html`<p class="small muted">Until the new text comes, this is its last one.</p>${acts ? html`<${Acted} text=${before.text} dim=${true} />` : html`<${Markdown} text=${before.text} dim=${true} />`}` : shown ? html`<${Said} call=${shown} live=${live} names=${names} acts=${acts} />` : work?.content ? html`<${Answer} content=${work.content} action=${work.action} />` : ""}</div></div>
     ${back ? html`<button class="btn sm jumplive" onClick=${jump}>Jump to live</button>` : ""}
     <footer>${usage ? html`<span>${number(usage.completion_tokens)} tokens</span><span>${shown.finished.ttft_ms === null ? "" : `${duration(shown.finished.ttft_ms)} to first`}</span><span>${cachedShare(usage)} cached</span>` : ""}
       ${calls.length > 1 ? html`<span class="vers" role="group" aria-label=${`Texts of ${names(agent.agent_id)}`}>${calls.map((call) => html`<button key=${call.call_id} aria-pressed=${call === shown} onClick=${() => setChosen(call === current ? null : call.call_id)}>${label(call, calls)}</button>`)}</span>` : ""}</footer></article>`;
@@ -156,5 +158,5 @@ export function Lanes({ resource, council, live, names = (agent) => agent }) {
     event.currentTarget.querySelector(`[data-tab="${CSS.escape(next)}"]`)?.focus();
   };
   return html`<div class="lanetabs" role="tablist" aria-label="Members" onKeyDown=${onKey}>${agents.map(({ agent_id: id }) => html`<button key=${id} role="tab" data-tab=${id} tabindex=${id === tab ? 0 : -1} aria-selected=${id === tab} onClick=${() => setTab(id)}>${names(id)}</button>`)}</div>
-    <div class="lanes" data-many=${agents.length > MANY ? "" : null}>${agents.map((agent) => html`<${Lane} key=${agent.agent_id} agent=${agent} council=${council} work=${works.get(agent.agent_id)} live=${live} names=${names} on=${agent.agent_id === tab ? "" : null} />`)}</div>`;
+    <div class="lanes" data-many=${agents.length > MANY ? "" : null}>${agents.map((agent) => html`<${Lane} key=${agent.agent_id} agent=${agent} council=${council} work=${works.get(agent.agent_id)} acts=${Boolean(resource.constraints.actions)} live=${live} names=${names} on=${agent.agent_id === tab ? "" : null} />`)}</div>`;
 }

@@ -1,5 +1,6 @@
 /** How the candidates were judged: by criterion, judge by judge, over the rounds, in groups and in pairs. */
 
+import { visible } from "./actions.js";
 import { html, useState } from "./html.js";
 import { Icon } from "./parts.js";
 import { compared, firsts } from "./reading.js";
@@ -107,13 +108,15 @@ export function Bump({ resource, read }) {
     <p class="foot"><button class="linked" onClick=${() => setTable(!table)}>${table ? "As a picture" : "As a table"}</button><span>Ranks before the verdict are by mean score.</span></p>`;
 }
 
-/** Equal answers, where a strategy counts them. */
+/** Equal answers, where they are counted; those of actions are whole. */
 export function Tallies({ resource, read }) {
   const { tally } = resource.verdict;
+  const acts = Boolean(resource.constraints.actions);
+  const words = (answer) => (acts ? visible(answer) : answer.length > 120 ? `${answer.slice(0, 120)}…` : answer);
   if (tally.length === 0) return null;
   const final = tally.some(({ final: counted }) => counted !== null);
-  return html`<h3>Answers counted</h3><div class="scrollx" tabindex="0" role="region" aria-label="Answers, table"><table><thead><tr><th scope="col">Answer</th><th scope="col" class="num">${final ? "At first" : "Votes"}</th>${final ? html`<th scope="col" class="num">At last</th>` : ""}<th scope="col">By</th></tr></thead>
-    <tbody>${tally.map(({ answer, votes, final: counted, agents }) => html`<tr key=${answer}><th scope="row" dir="auto" class="answer">${answer.length > 120 ? `${answer.slice(0, 120)}…` : answer}</th><td class="num">${number(votes)}</td>${final ? html`<td class="num">${number(counted)}</td>` : ""}<td>${agents.map(read.letter).map((letter, index) => html`<span class="letter" title=${read.name(agents[index])}>${letter}</span> `)}</td></tr>`)}</tbody></table></div>`;
+  return html`<h3>${acts ? "Actions" : "Answers"} counted</h3><div class="scrollx" tabindex="0" role="region" aria-label="Answers, table"><table><thead><tr><th scope="col">Answer</th><th scope="col" class="num">${final ? "At first" : "Votes"}</th>${final ? html`<th scope="col" class="num">At last</th>` : ""}<th scope="col">By</th></tr></thead>
+    <tbody>${tally.map(({ answer, votes, final: counted, agents }) => html`<tr key=${answer}><th scope="row" dir="auto" class="answer">${words(answer)}</th><td class="num">${number(votes)}</td>${final ? html`<td class="num">${number(counted)}</td>` : ""}<td>${agents.map(read.letter).map((letter, index) => html`<span class="letter" title=${read.name(agents[index])}>${letter}</span> `)}</td></tr>`)}</tbody></table></div>`;
 }
 
 /** Comparisons of pairs: who beat whom, and by how much. */

@@ -66,8 +66,11 @@ export function whoAnswered({ proposals, ended_at: end }, name = (agent) => agen
 const BY = { client: "A client", disconnect: "Its client left, which", superseded: "A newer request", deadline: "Its client's own deadline", operator: "An operator" };
 const PROBLEMS = {
   poisoned: "Coordinators died or hung over it", budget_exhausted: "Its budget does not admit the first stage", no_answers: "No agent answered", deadline_exceeded: "The time was over",
-  strategy_drift: "Its strategy has changed", unknown_strategy: "No coordinator has its strategy",
+  no_agreement: "Too few members agree", strategy_drift: "Its strategy has changed", unknown_strategy: "No coordinator has its strategy",
 };
+
+/** A detail as a sentence; one of several lines ends with no sentence. */
+const lines = (detail) => (detail.includes("\n") ? detail : ended(sentence(detail)));
 
 /** How it ended, as { head, words }; null for a verdict. */
 export function ending({ status, problem, cancellation, status_reason: reason, usage }) {
@@ -78,7 +81,7 @@ export function ending({ status, problem, cancellation, status_reason: reason, u
     return { head: `${BY[cancellation?.by] ?? BY.client} stopped it.`, words: `${why ? ended(sentence(why)) : "No reason was given."}${cut}` };
   }
   const head = `${PROBLEMS[problem?.code] ?? (problem ? title(problem.code) : status === "timeout" ? PROBLEMS.deadline_exceeded : "It failed")}.`;
-  return { head, words: `${problem ? ended(sentence(problem.detail)) : ""}${usage.calls === 0 ? " No model was asked." : ""}`.trim() };
+  return { head, words: `${problem ? lines(problem.detail) : ""}${usage.calls === 0 ? " No model was asked." : ""}`.trim() };
 }
 
 /** What failed, a sentence for each cause; numbers alone make no other cause. */
@@ -95,6 +98,40 @@ export function whatFailed(resource, council, name = (agent) => agent) {
 function stalls({ participation }, name) {
   const failed = (participation?.stalled ?? []).filter(({ code }) => code !== null && code !== "call_cancelled");
   return grouped(failed, ({ code }) => code).map((those) => `${plural(those.reduce((sum, { calls }) => sum + calls, 0), "call")} failed with ${those[0].code} (${listed(unique(those.map(({ purpose, round }) => inRound(purpose, round))))}; ${agents(those, name)}).`);
+}
+
+/** The least number of `size` members whose share is `share`, a decimal: 0.56 of 25 is 14, and more in binary. */
+function membersOf(share, size) {
+  const [, whole, part = "", exponent = "0"] = String(share).match(/^(\d+)(?:\.(\d+))?(?:e(-?\d+))?$/);
+  const scale = 10n ** BigInt(part.length - Number(exponent));
+  return Number((BigInt(whole + part) * BigInt(size) + scale - 1n) / scale);
+}
+
+/** Whether a reply that states the dissent stands in place of the verdict's answer. */
+export const standsIn = ({ agreed = null, content, call_id: call }) => agreed === false && content !== null && call === null;
+
+/** The members whose answers equal that of the winner, as the verdict counts them. */
+const equal = ({ tally, winner }) => tally.find((votes) => votes.agents.includes(winner));
+
+/** Whether as many members as demanded give the verdict's answer; empty where none is demanded. */
+export function agreementInWords({ verdict, constraints, agents: members, proposals }) {
+  const { agreed = null, winner } = verdict;
+  if (agreed === null) return "";
+  const called = proposals.find(({ agent_id: id }) => id === winner)?.action?.calls?.map(({ name }) => name) ?? [];
+  const tools = constraints.actions?.tools.filter(({ name }) => called.includes(name)) ?? [];
+  const shares = [constraints, ...tools].map(({ agreement_min: share }) => share ?? null).filter((share) => share !== null);
+  const needed = Math.max(...shares.map((share) => membersOf(share, members.length)));
+  const group = equal(verdict);
+  const given = group ? (group.final ?? group.votes) : 0;
+  const [which, instead] = standsIn(verdict) ? ["the leading", ", so this reply stands in its place"] : ["this", ""];
+  return `The demanded agreement was ${agreed ? "" : "not "}reached: ${number(given)} of ${plural(members.length, "member")} ${given === 1 ? "gives" : "give"} ${which} answer, and ${number(needed)} must${instead}.`;
+}
+
+/** Which members propose the action of the verdict; empty where no member does, and where one was asked. */
+export function proposersInWords({ verdict, agents: members }, name) {
+  const group = equal(verdict);
+  if (!verdict.action || standsIn(verdict) || !group || members.length === 1) return "";
+  return `${sentence(listed(group.agents.map(name).sort()))} ${group.agents.length === 1 ? "alone proposes" : "propose"} it.`;
 }
 
 const REASONS = {
@@ -154,7 +191,7 @@ export function whyFirst(resource, read) {
   const rivals = (id) => others.filter((rival) => rival.id === id);
   const leads = (mine?.criteria ?? []).filter(({ id, score }) => rivals(id).length > 0 && rivals(id).every((rival) => rival.score < score)).map(({ id }) => title(id).toLowerCase());
   if (leads.length) said.push(`It leads on ${listed(leads)}.`);
-  const group = tally.find((votes) => votes.agents.includes(winner));
+  const group = equal(resource.verdict);
   if (group) said.push(`${number(group.final ?? group.votes)} of ${number(tally.reduce((sum, { votes, final }) => sum + (final ?? votes), 0))} ${mine?.checks.length ? "programs pass the same tests" : "answers say the same"}.`);
   if (mine?.checks.length) said.push(`It passes ${number(mine.checks.filter(({ passed }) => passed).length)} of ${plural(mine.checks.length, "test")}.`);
   if (tie) said.push("It shares the first place; the rule for ties chose it.");

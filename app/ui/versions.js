@@ -1,10 +1,10 @@
 /** The versions of a candidate with its critiques, or two candidates' answers side by side. */
 
+import { Answer } from "./actions.js";
 import { fateOf } from "./council.js";
 import { difference, linesOf } from "./diff.js";
 import { recorded } from "./gateway.js";
 import { html, useEffect, useMemo, useState } from "./html.js";
-import { Markdown } from "./markdown.js";
 import { Icon, Severity } from "./parts.js";
 import { roundsInWords } from "./sentences.js";
 import { NONE, ordinal, title } from "./words.js";
@@ -20,7 +20,7 @@ function versionsOf(work, standing, council) {
   if (!work || work.content === null) return [];
   const version = standing?.version ?? work.revisions.length;
   const revised = (council?.of(work.agent_id) ?? []).filter((call) => call.output === "revision" && fateOf(call, council) === "answered");
-  return [...work.revisions, { version, round: revised[version - 1]?.round ?? 0, content: work.content, responses: null }].sort((left, right) => left.version - right.version);
+  return [...work.revisions, { version, round: revised[version - 1]?.round ?? 0, content: work.content, action: work.action, responses: null }].sort((left, right) => left.version - right.version);
 }
 
 /** The author's responses to issues, from the recorded revisions: { agent: [[round, responses]] }. */
@@ -48,8 +48,6 @@ function useResponses(resource, council) {
 
 const Side = ({ parts, side, code }) => html`<div class="md pre">${linesOf(parts, side, code).map(({ code: within, pieces }, index) => html`
   <div key=${index} data-code=${within ? "" : null} dir=${within ? "ltr" : "auto"}>${pieces.map(([kind, text]) => (kind === "same" ? text : kind === "ins" ? html`<ins>${text}</ins>` : html`<del>${text}</del>`))}${"\n"}</div>`)}</div>`;
-
-const Text = ({ text, code }) => (code ? html`<pre class="sh" tabindex="0" dir="ltr"><code>${text}</code></pre>` : html`<${Markdown} text=${text} />`);
 
 const named = ({ version, round }) => `version ${version + 1}${round ? `, round ${round}` : ""}`;
 
@@ -94,7 +92,7 @@ export function Versions({ resource, read, council, ranked }) {
   const [left, right] = (pair !== null && pair.agent === agent ? pair.chosen : [0, versions.length - 1]).map((index) => versions[index]);
   const parts = useMemo(() => (left && right && left !== right ? difference(left.content, right.content) : null), [left?.content, right?.content]);
   if (withTexts.length === 0) return null;
-  const code = strategy === "execute";
+  const code = strategy === "execute" || Boolean(left?.action?.calls ?? right?.action?.calls);
   const winner = verdict?.winner;
   const choose = (side) => (event) => {
     const chosen = [versions.indexOf(left), versions.indexOf(right)];
@@ -104,14 +102,14 @@ export function Versions({ resource, read, council, ranked }) {
   const option = ({ agent_id: id }) => html`<option key=${id} value=${id}>${read.shown ? id : `Candidate ${read.letter(id)}`}</option>`;
   const revised = versions.length > 1;
   const words = other ? "Two answers side by side." : revised ? "Each change, and the issues that asked for it." : "It was not revised; its critiques stand beside it.";
-  const whole = (of, text) => html`<div key=${of}><h3><${Letter} agent=${of} read=${read} winner=${winner} />${read.shown ? of : `Candidate ${read.letter(of)}`}</h3><${Text} text=${text} code=${code} /></div>`;
+  const whole = ({ agent_id: of, content, action }) => html`<div key=${of}><h3><${Letter} agent=${of} read=${read} winner=${winner} />${read.shown ? of : `Candidate ${read.letter(of)}`}</h3><${Answer} content=${content} action=${action} code=${strategy === "execute"} /></div>`;
   return html`<section class="block" id="versions" aria-labelledby="vh"><header><h2 id="vh">Answers and critiques</h2><p>${words}</p><div class="row end wrapx">
       <select class="field" aria-label="Candidate" value=${agent} onChange=${(event) => setAgent(event.target.value)}>${withTexts.map(option)}</select>
       ${withTexts.length > 1 ? html`<select class="field" aria-label="Compare with" value=${other ? beside : ""} onChange=${(event) => setBeside(event.target.value)}><option value="">Compare with …</option>${withTexts.filter(({ agent_id: id }) => id !== agent).map(option)}</select>` : ""}
       ${revised && !other ? [left, right].map((text, side) => html`<select class="field" aria-label=${side ? "Right text" : "Left text"} value=${versions.indexOf(text)} onChange=${choose(side)}>${versions.map((one, index) => html`<option value=${index}>${named(one)}</option>`)}</select>`) : ""}</div></header>
     ${other ? "" : html`<${Rounds} resource=${resource} council=${council} read=${read} />`}
-    <div class=${`diff${parts || other ? "" : " one"}`}>${other ? [whole(agent, work.content), whole(beside, other.content)]
+    <div class=${`diff${parts || other ? "" : " one"}`}>${other ? [whole(work), whole(other)]
       : parts ? html`<div><h3><span class="letter">${read.letter(agent)}</span>${title(named(left))}</h3><${Side} parts=${parts} side="del" code=${code} /></div><div><h3><${Letter} agent=${agent} read=${read} winner=${winner} />${title(named(right))}${agent === winner && right.responses === null ? ", verdict" : ""}</h3><${Side} parts=${parts} side="ins" code=${code} /></div>`
-        : html`<div><h3><${Letter} agent=${agent} read=${read} winner=${winner} />${versions.length ? `Version ${versions[0].version + 1}` : ""}</h3><${Text} text=${work?.content ?? ""} code=${code} /></div>`}
+        : html`<div><h3><${Letter} agent=${agent} read=${read} winner=${winner} />${versions.length ? `Version ${versions[0].version + 1}` : ""}</h3><${Answer} content=${work?.content ?? ""} action=${work?.action} code=${strategy === "execute"} /></div>`}
       ${other ? html`<${Measures} works=${[work, other]} read=${read} ranked=${ranked} />` : html`<${Issues} work=${work} responses=${responses} read=${read} />`}</div></section>`;
 }

@@ -86,11 +86,15 @@ export function state({ status, degraded }) {
   }[status];
 }
 
+// As app/catalog/entries.py reads it; the mark is in the head, so that no message can forge another one.
+const CONVERSATION = /^Write the assistant's next message in the conversation below[^\n]* carries the mark ([0-9a-f]{12})\.\n/;
+
 /** A task in one line; of a chat's transcript the user's last message. */
 export function question(task) {
-  const chat = task.startsWith("Write the assistant's next message in the conversation below");
-  const turns = chat ? [...task.matchAll(/^\[\S+ user\b[^\]]*\]\n/gm)] : [];
-  const asked = turns.length ? task.slice(turns.at(-1).index + turns.at(-1)[0].length) : task;
+  const mark = task.match(CONVERSATION)?.[1];
+  const begin = mark ? task.lastIndexOf(`[${mark} user`) : -1;
+  // What the assistant and its tools have said since then stands behind it.
+  const asked = begin < 0 ? task : task.slice(task.indexOf("]\n", begin) + 2).split(`\n\n[${mark} `, 1)[0];
   return asked.trim().replace(/\s+/g, " ");
 }
 

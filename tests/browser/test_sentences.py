@@ -25,6 +25,7 @@ from app.deliberation.facts import (
 )
 from app.deliberation.fold import State, fold
 from app.deliberation.specification import Budget
+from tests.browser.acting import acting, called
 from tests.components.routes.listening import listening
 from tests.fakes import Reply
 from tests.unit.facts_of import ID, CouncilScript, accepted, finished, run, specification, taken_over, use
@@ -320,3 +321,72 @@ async def test_the_stages_to_come_are_those_of_the_strategy_that_were_not_opened
 def test_every_closed_stage_of_these_stories_says_why_it_closed() -> None:
     causes = {fact.reason for name in STORIES for fact in story(name) if isinstance(fact, StageClosed)}
     assert causes == {"all", "quorum", "deadline"}
+
+
+AGREED = """async (tellings) => {
+  const { Council } = await import("/ui/council.js");
+  const { reading } = await import("/ui/reading.js");
+  const say = await import("/ui/sentences.js");
+  return tellings.map(({ resource, events }) => {
+    const read = reading(resource, new Council(events), true);
+    if (resource.verdict) return [say.agreementInWords(resource), say.proposersInWords(resource, read.name)];
+    const { head, words } = say.ending(resource);
+    return [head, words];
+  });
+}"""
+A, B, C = called("read", "a"), called("read", "b"), called("read", "c")
+REACHED, MISSED = "The demanded agreement was reached:", "The demanded agreement was not reached:"
+
+
+@pytest.mark.parametrize(
+    ("actions", "demanded", "said"),
+    [
+        ([A, A, A], {}, ["", "dev-001, dev-002 and dev-003 propose it."]),
+        ([A, A, A], {"agreement_min": 0.6}, [f"{REACHED} 3 of 3 members give this answer, and 2 must.", ...]),
+        ([called("delete", "a")] * 2, {}, [f"{REACHED} 2 of 2 members give this answer, and 2 must.", ...]),
+        (
+            [A, A, B, B, C],
+            {"agreement_min": 0.6},
+            [f"{MISSED} 2 of 5 members give this answer, and 3 must.", "dev-001 and dev-002 propose it."],
+        ),
+        (
+            [A, B, C],
+            {"agreement_min": 1},
+            [f"{MISSED} 1 of 3 members gives this answer, and 3 must.", "dev-001 alone proposes it."],
+        ),
+        (
+            [A, A, B, B, C],
+            {"agreement_min": 0.6, "on_disagreement": "reply"},
+            [f"{MISSED} 2 of 5 members give the leading answer, and 3 must, so this reply stands in its place.", ""],
+        ),
+        (
+            [A] * 14 + [B] * 11,
+            {"agreement_min": 0.56},
+            [f"{REACHED} 14 of 25 members give this answer, and 14 must.", ...],
+        ),
+        ([A], {"agreement_min": 1e-7}, [f"{REACHED} 1 of 1 member gives this answer, and 1 must.", ""]),
+        (
+            [A, B],
+            {"agreement_min": 1, "on_disagreement": "fail"},
+            ["Too few members agree.", re.compile(r'needs 2 of 2 members\.\n- 1: read\({"path":"."}\)\n.*\)$')],
+        ),
+    ],
+)  # fmt: skip
+async def test_whether_the_demanded_agreement_was_reached_is_told(
+    page: Page, actions: Sequence[dict[str, Any]], demanded: dict[str, Any], said: Sequence[Any]
+) -> None:
+    facts = acting(actions, **demanded).facts
+    (shown,) = await page.evaluate(AGREED, [telling(facts, facts)])
+    for sentence, expected in zip(shown, said, strict=True):
+        if isinstance(expected, re.Pattern):
+            assert expected.search(sentence)
+        elif expected is not ...:
+            assert sentence == expected
+
+
+async def test_agreement_on_texts_that_are_counted_is_told_too(page: Page) -> None:
+    asked = specification(3, strategy="vote", parameters={"stop": "none"}, agreement_min=0.6)
+    facts = run(asked, CouncilScript(text=lambda _: "red")).facts
+    assert await page.evaluate(AGREED, [telling(facts, facts)]) == [
+        [f"{REACHED} 3 of 3 members give this answer, and 2 must.", ""]
+    ]

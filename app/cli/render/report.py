@@ -27,11 +27,13 @@ from app.cli.render.text import (
     seconds,
     status_text,
 )
+from app.deliberation.actions import members_needed
 from app.deliberation.calls import Money
 from app.deliberation.citations import Citation
-from app.deliberation.facts import DEGRADED_REASONS, Dissent, Participation, Tally, Verdict
+from app.deliberation.conversation import calls_said, turns_of
+from app.deliberation.facts import DEGRADED_REASONS, Action, Dissent, Participation, Tally, Verdict
 from app.deliberation.fold import TERMINAL
-from app.deliberation.specification import Evidence, GitWorkspace, InputRef
+from app.deliberation.specification import ActionTool, Evidence, GitWorkspace, InputRef
 from app.deliberation.strategies import STRATEGIES
 
 SIMULATED = "Simulated: the engine is a stand-in without weights; no model wrote this."
@@ -61,6 +63,9 @@ def _limits(deliberation: Deliberation) -> str:
         f"on deadline {constraints.on_deadline}",
         f"quorum {deliberation.quorum}",
     ]
+    if constraints.agreement_min is not None:
+        limits.append(f"agreement of {constraints.agreement_min:g}")
+    limits += [f"on disagreement {constraints.on_disagreement}"] if constraints.on_disagreement != "best" else []
     limits += [f"{budget.max_tokens} tokens"] if budget.max_tokens is not None else []
     limits += [f"{budget.max_calls} calls"] if budget.max_calls is not None else []
     if budget.max_cost is not None:
@@ -71,6 +76,10 @@ def _limits(deliberation: Deliberation) -> str:
 def _input(file: InputRef) -> str:
     pages = "" if file.pages is None else f", {counted(file.pages, 'page')}"
     return f"{file.name}, {file.media_type}, {decimal(file.bytes)}{pages}, {FILE_ID_PREFIX}{file.sha256}"
+
+
+def _tool(tool: ActionTool) -> str:
+    return tool.name if tool.agreement_min is None else f"{tool.name} (agreement of {tool.agreement_min:g})"
 
 
 def _evidence(evidence: Evidence) -> str:
@@ -107,6 +116,8 @@ def overview(deliberation: Deliberation) -> Iterator[tuple[str, str]]:
             for criterion in deliberation.constraints.rubric
         ),
     )
+    if deliberation.constraints.actions is not None:
+        yield "actions", ", ".join(map(_tool, deliberation.constraints.actions.tools))
     for key, value in {**deliberation.constraints.metadata, **deliberation.metadata}.items():
         yield "metadata", f"{key} = {value}"
     for evidence in deliberation.evidence:
@@ -129,8 +140,21 @@ def overview(deliberation: Deliberation) -> Iterator[tuple[str, str]]:
     yield "created", f"{deliberation.created_at:%Y-%m-%d %H:%M:%S} UTC{took}"
 
 
+def asked(deliberation: Deliberation) -> Iterator[tuple[str, str]]:
+    """The task; of a conversation each message, with who says it and the calls of tools in it."""
+    turns = turns_of(deliberation.task, deliberation.turns)
+    if len(turns) == 1:
+        yield "task", deliberation.task
+        return
+    for role, name, text in turns:
+        said, calls = calls_said(text) if role == "assistant" else (text, [])
+        lines = [said] if said else []
+        lines += [f"{call.name}({call.arguments})" for call in calls]
+        yield role, "\n".join(lines) if name is None else f"{name}: {text}"
+
+
 def overview_table(deliberation: Deliberation) -> Table:
-    return named_rows((name, plain(text)) for name, text in (("task", deliberation.task), *overview(deliberation)))
+    return named_rows((name, plain(text)) for name, text in (*asked(deliberation), *overview(deliberation)))
 
 
 def _scored(proposal: Proposal) -> RenderableType:
@@ -205,6 +229,27 @@ def confidence(verdict: Verdict) -> str:
     return " · ".join(facts)
 
 
+def stands_in(verdict: Verdict) -> bool:
+    """Whether a reply that states the dissent stands in place of the answer."""
+    return verdict.agreed is False and verdict.content is not None and verdict.call_id is None
+
+
+def agreement_text(deliberation: Deliberation) -> str:
+    """Whether as many members as demanded give the verdict's answer; empty where none is demanded."""
+    verdict, size = deliberation.verdict, len(deliberation.agents)
+    if verdict is None or verdict.agreed is None:
+        return ""
+    actions = (proposal.action for proposal in deliberation.proposals if proposal.agent_id == verdict.winner)
+    action = next(actions, None)
+    needed = members_needed(deliberation.constraints, size, None if action is None else action.model_dump_json())
+    equal = next((votes for votes in verdict.tally if verdict.winner in votes.agents), None)
+    agree = 0 if equal is None else equal.votes if equal.final is None else equal.final
+    reached = "was reached" if verdict.agreed else "was not reached"
+    give = f"{agree} of {counted(size, 'member')} {'gives' if agree == 1 else 'give'}"
+    which, instead = ("the leading", ", so this reply stands in its place") if stands_in(verdict) else ("this", "")
+    return f"The demanded agreement {reached}: {give} {which} answer, and {needed} must{instead}."
+
+
 def dissent(against: Dissent) -> str:
     preferred = "its own answer" if against.preferred == against.agent_id else against.preferred
     return f"{against.agent_id} preferred {preferred}"
@@ -242,24 +287,36 @@ def _winning_text(deliberation: Deliberation, verdict: Verdict) -> Iterator[Rend
     # A program's line breaks matter; an answer is Markdown.
     programs = any(proposal.checks for proposal in deliberation.proposals)
 
-    def panel(content: str, title: str, style: str) -> Panel:
+    def panel(content: str, title: str, style: str, *, is_markdown: bool) -> Panel:
         text = printable(content)
-        source = (
-            Syntax(text, "python", word_wrap=True, background_color="default")
-            if programs
-            else Markdown(text, hyperlinks=False)
-        )
+        if programs:
+            source = Syntax(text, "python", word_wrap=True, background_color="default")
+        else:
+            source = Markdown(text, hyperlinks=False) if is_markdown else Text(text)
         return Panel(source, title=plain(title), title_align="left", border_style=style)
 
     if verdict.content is not None:
-        # A fused text has no author, so the title names the call that wrote it.
-        author = verdict.winner or (f"call {verdict.call_id}" if verdict.call_id else "")
-        by = f", {'by' if verdict.winner else 'from'} {author}" if author else ""
-        yield panel(verdict.content, f"The council's answer{by}", "green")
+        instead = stands_in(verdict)
+        style, is_markdown = "yellow" if instead else "green", not instead and not _calls(verdict.action)
+        yield panel(verdict.content, _title(verdict), style, is_markdown=is_markdown)
         return
     for proposal in deliberation.proposals:
         if proposal.content is not None:
-            yield panel(proposal.content, f"{proposal.agent_id} {proposal.role}", role_style(proposal.role))
+            title, style = f"{proposal.agent_id} {proposal.role}", role_style(proposal.role)
+            yield panel(proposal.content, title, style, is_markdown=not _calls(proposal.action))
+
+
+def _calls(action: Action | None) -> bool:
+    return action is not None and bool(action.calls)
+
+
+def _title(verdict: Verdict) -> str:
+    if stands_in(verdict):
+        return "In place of an answer"
+    # A fused text has no author, so the title names the call that wrote it.
+    author = verdict.winner or (f"call {verdict.call_id}" if verdict.call_id else "")
+    by = f", {'by' if verdict.winner else 'from'} {author}" if author else ""
+    return f"The council's answer{by}"
 
 
 def degraded_text(reason: str) -> str:
@@ -288,7 +345,7 @@ def deliberation_report(deliberation: Deliberation) -> Group:
         parts.append(ranking_table(deliberation))
     if verdict is not None:
         parts += [tally_table(verdict)] if verdict.tally else []
-        parts += filter(None, [Text(confidence(verdict))])
+        parts += filter(None, [Text(confidence(verdict)), Text(agreement_text(deliberation))])
         parts += [Text.assemble(("dissent ", "yellow"), dissent(objection)) for objection in verdict.dissent]
         parts += [Text.assemble(("cites ", "yellow" if it.fault else "dim"), cited(it)) for it in verdict.citations]
     if degraded is not None:

@@ -17,15 +17,19 @@ from app.cli.render.lines import tool_text
 from app.cli.render.report import (
     SIMULATED,
     TALLY_CHARS_MAX,
+    agreement_text,
+    asked,
     cited,
     confidence,
     degraded_text,
     dissent,
     overview,
+    stands_in,
     votes_text,
 )
 from app.cli.render.text import counted, figure, line_of, printable, prose, seconds
-from app.deliberation.facts import CallFinished, Fact, PlannedCall, StageClosed, StageOpened, ToolUsed, Verdict
+from app.deliberation.actions import read_action, told
+from app.deliberation.facts import Action, CallFinished, Fact, PlannedCall, StageClosed, StageOpened, ToolUsed, Verdict
 from app.deliberation.fold import TERMINAL
 from app.deliberation.outputs import ANSWER_FIELDS
 from app.deliberation.specification import Evidence
@@ -78,7 +82,12 @@ def _fields(text: str) -> dict[str, Any]:
     return cast("dict[str, Any]", document) if isinstance(document, dict) else {}
 
 
-def _answer(kind: str, fields: dict[str, Any]) -> Iterator[str]:
+def _action(action: Action) -> str:
+    """The calls, one on a line, or the reply."""
+    return _fenced(told(action), "text") if action.calls else _quoted(told(action))
+
+
+def _answer(kind: str, fields: dict[str, Any], *, acts: bool) -> Iterator[str]:
     """The reasoning, then the answer, each below its name. The confidence stands in the heading."""
     name = _SHOWN[kind]
     answer = fields[name]
@@ -88,7 +97,9 @@ def _answer(kind: str, fields: dict[str, Any]) -> Iterator[str]:
         if text.strip():
             yield f"{'Replies to issues' if 'responses' in before else 'Reasoning'}:\n\n{_quoted(text)}\n"
     yield f"{_TITLES[name]}:\n"
-    if name == "answer":
+    if acts:
+        yield f"{_action(read_action(json.dumps(answer)))}\n"
+    elif name == "answer":
         yield f"{_quoted(answer) if isinstance(answer, str) else _fenced(json.dumps(answer, indent=2), 'json')}\n"
     else:
         yield f"{_fenced(answer if isinstance(answer, str) else prose(json.dumps({name: answer})))}\n"
@@ -103,7 +114,9 @@ def _uses(uses: Sequence[ToolUsed]) -> Iterator[str]:
         yield ""
 
 
-def _call(call: PlannedCall | None, finished: CallFinished, uses: Sequence[ToolUsed], *, late: bool) -> Iterator[str]:
+def _call(
+    call: PlannedCall | None, finished: CallFinished, uses: Sequence[ToolUsed], *, late: bool, acts: bool
+) -> Iterator[str]:
     kind = "answer" if call is None else call.output
     fields = _fields(finished.text or "")
     about = [_inline(finished.role)]
@@ -119,12 +132,12 @@ def _call(call: PlannedCall | None, finished: CallFinished, uses: Sequence[ToolU
     if finished.problem is not None:
         yield f"Failed: {finished.problem.code}: {_inline(finished.problem.detail)}\n"
     elif kind in _SHOWN and _SHOWN[kind] in fields:
-        yield from _answer(kind, fields)
+        yield from _answer(kind, fields, acts=acts)
     else:
         yield f"{_quoted(prose(finished.text or ''), line_breaks=True)}\n"
 
 
-def _stages(facts: Sequence[Fact]) -> Iterator[str]:
+def _stages(facts: Sequence[Fact], *, acts: bool) -> Iterator[str]:
     closed = {fact.stage: fact for fact in facts if isinstance(fact, StageClosed)}
     finished = [fact for fact in facts if isinstance(fact, CallFinished)]
     used = [fact for fact in facts if isinstance(fact, ToolUsed)]
@@ -136,7 +149,7 @@ def _stages(facts: Sequence[Fact]) -> Iterator[str]:
             if fact.stage == stage.stage:
                 late = end is not None and fact.answered and fact.call_id not in end.seen
                 uses = [use for use in used if use.call_id == fact.call_id]
-                yield from _call(calls.get(fact.call_id), fact, uses, late=late)
+                yield from _call(calls.get(fact.call_id), fact, uses, late=late, acts=acts)
         answered = {fact.call_id for fact in finished}
         if missing := [call_id for call_id in calls if call_id not in answered]:
             yield f"Without an answer: {', '.join(missing)}\n"
@@ -172,11 +185,19 @@ def _verdict(deliberation: Deliberation) -> Iterator[str]:
     cites = [f"cites {cited(citation)}" for citation in verdict.citations]
     facts = [confidence(verdict), *map(dissent, verdict.dissent), *cites]
     yield f"{'; '.join(filter(None, facts))}\n"
+    if agreed := agreement_text(deliberation):
+        yield f"{agreed}\n"
     if verdict.content is not None:
         author = verdict.winner or verdict.call_id
-        yield f"### The council's answer{f', by {author}' if author else ''}\n"
-        programs = any(proposal.checks for proposal in deliberation.proposals)
-        yield f"{_fenced(verdict.content) if programs else _quoted(verdict.content)}\n"
+        title = f"The council's answer{f', by {author}' if author else ''}"
+        yield f"### {'In place of an answer' if stands_in(verdict) else title}\n"
+        if stands_in(verdict):
+            yield f"{_fenced(verdict.content, 'text')}\n"
+        elif verdict.action is not None:
+            yield f"{_action(verdict.action)}\n"
+        else:
+            programs = any(proposal.checks for proposal in deliberation.proposals)
+            yield f"{_fenced(verdict.content) if programs else _quoted(verdict.content)}\n"
 
 
 def _checks(proposals: Sequence[Proposal]) -> Iterator[str]:
@@ -221,13 +242,23 @@ def _cost(deliberation: Deliberation) -> Iterator[str]:
 
 def transcript(deliberation: Deliberation, facts: Sequence[Fact], deliveries: Sequence[Delivery]) -> str:
     """The document; `facts` are the stages and calls in the order of the log."""
-    head = [f"# Deliberation {deliberation.id}\n", f"{_quoted(deliberation.task)}\n"]
+    said = [*asked(deliberation)]
+    names = [""] if len(said) == 1 else [f"{name.capitalize()}:\n\n" for name, _ in said]
+    told_task = (f"{name}{_quoted(text)}\n" for name, (_, text) in zip(names, said, strict=True))
+    head = [f"# Deliberation {deliberation.id}\n", *told_task]
     about = dict[str, list[str]]()
     for name, text in overview(deliberation):
         about.setdefault(name, []).append(text)
     listed = [f"- {name}: {_inline('; '.join(texts))}" for name, texts in about.items()]
     parts = chain(
-        *(head, listed, [""], _evidence(deliberation.evidence), _stages(facts), _checks(deliberation.proposals)),
+        *(
+            head,
+            listed,
+            [""],
+            _evidence(deliberation.evidence),
+            _stages(facts, acts=deliberation.constraints.actions is not None),
+            _checks(deliberation.proposals),
+        ),
         *(_verdict(deliberation), _deliveries(deliveries), _cost(deliberation)),
     )
     return "\n".join(parts)
