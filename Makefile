@@ -100,7 +100,7 @@ chromium: # Installs Debian's, as root
 	@test -x /usr/bin/chromium || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium; }
 
-test-sdk: $(DEV_STAMP) chromium ## Run generated clients, the blocks of docs/connect.md, llm-comply and MCP's conformance suite against the whole stack
+test-sdk: $(DEV_STAMP) chromium ## Run generated clients, loops of agent frameworks, the blocks of docs/connect.md, llm-comply and MCP's conformance suite against the whole stack
 	$(BIN)/python sdk/build.py
 	$(BIN)/pytest tests/sdk
 

@@ -230,15 +230,16 @@ class _Way:
         if agree and call.output.kind in VERSION_KINDS:
             # Every member repeats the first text.
             text = next(iter(self._texts))
+        answer = {"reply": text} if call.output.is_action else text
         match call.output.kind:
             case "answer" | "fusion":
-                return {"reasoning": ".", "answer": text}
+                return {"reasoning": ".", "answer": answer}
             case "program":
                 return {"reasoning": ".", "code": text}
             case "revision":
-                return {"responses": [], "answer": text}
+                return {"responses": [], "answer": answer}
             case "turn":
-                return {"reasoning": ".", "error": "x", "answer": text}
+                return {"reasoning": ".", "error": "x", "answer": answer}
             case "critique":
                 issue = {"severity": "blocker", "where": "", "claim": text, "evidence": "", "fix": ""}
                 return {"issues": [] if agree else [issue], "verdict": "accept" if agree else "reject"}

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from decimal import Decimal
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -13,13 +14,13 @@ from app.deliberation.outputs import json_schema
 from app.deliberation.prompts.form import persona_section, schema_section
 from app.deliberation.quote import Quote, QuoteHistory, RoleHistory, quote
 from app.deliberation.roles import EnginePrices, EngineSpec, Role
-from app.deliberation.specification import AgentSpec, Evidence, Sampling, Specification
+from app.deliberation.specification import Actions, ActionTool, AgentSpec, Evidence, Sampling, Specification
 from app.deliberation.strategies import STRATEGIES
 from serve_deployments.simulator.writer.outputs import Behaviour, OutputWriter
 from serve_deployments.simulator.writer.prompt import PromptReader
 from serve_deployments.simulator.writer.tokens import tokenize
 from tests.fakes import Reply
-from tests.unit.facts_of import BROKEN, CouncilScript, Run, report, run
+from tests.unit.facts_of import BROKEN, CouncilScript, Run, report, run, specification
 from tests.unit.strategies.every_strategy import WAYS, Script, Way
 
 PRICES = EnginePrices(currency="USD", prompt=Decimal("0.5"), completion=Decimal("1.75"))
@@ -221,3 +222,11 @@ def test_what_the_simulator_costs_is_within_a_factor_of_what_is_expected(strateg
     known = quoted(of_simulator(strategy, 0), history_of(others))
     assert factor(assumed, runs) <= ASSUMED_FACTOR
     assert factor(known, runs) <= KNOWN_FACTOR
+
+
+@pytest.mark.parametrize("strategy", ["single", "vote", "auto", "best_of_n", "tournament", "council", "debate"])
+@pytest.mark.parametrize("schema", [None, {"type": "object"}], ids=["replies in words", "replies of a schema"])
+def test_a_council_that_decides_on_actions_has_a_quote(strategy: str, schema: dict[str, Any] | None) -> None:
+    actions = Actions(tools=(ActionTool(name="read", parameters={"type": "object"}),), calls_max=1)
+    priced = quoted(specification(strategy=strategy, actions=actions, answer_schema=schema))
+    assert priced.at_most.tokens >= priced.expected.tokens > 0
