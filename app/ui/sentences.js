@@ -218,7 +218,8 @@ export function citedInWords({ citations }) {
 export function verdictFigures({ verdict }, read) {
   const { margin, agreement, effective_votes: votes, tally, winner } = verdict;
   const score = read.standing.get(winner)?.score;
-  const shared = agreement !== null && tally.length > 0;
+  // Judges of actions agree in their ballots, though equal actions are counted too.
+  const shared = tally.length > 0 && agreement === tally[0].votes / tally.reduce((sum, { votes: counted }) => sum + counted, 0);
   return [
     ["score", score === null || score === undefined ? NONE : score.toFixed(2)], ["margin", margin === null ? NONE : margin.toFixed(2)],
     ["agreement", agreement === null ? NONE : shared ? `${Math.round(100 * agreement)} %` : agreement.toFixed(2), agreement === null ? "" : shared ? "of the answers" : "Kendall τ"],

@@ -390,3 +390,10 @@ async def test_agreement_on_texts_that_are_counted_is_told_too(page: Page) -> No
     assert await page.evaluate(AGREED, [telling(facts, facts)]) == [
         [f"{REACHED} 3 of 3 members give this answer, and 2 must.", ""]
     ]
+
+
+async def test_judges_of_actions_agree_in_their_ballots_though_equal_actions_are_counted(page: Page) -> None:
+    judged = await said(page, acting([A, A, B], "best_of_n").facts)
+    assert next(figure for figure in judged["figures"] if figure[0] == "agreement")[2] == "Kendall τ"
+    voted = await said(page, acting([A, A, B]).facts)
+    assert ["agreement", "67 %", "of the answers"] in voted["figures"]

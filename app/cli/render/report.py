@@ -220,7 +220,9 @@ def confidence(verdict: Verdict) -> str:
         facts.append(f"margin {verdict.margin:.3f}")
     if verdict.tie:
         facts.append("a tie, broken by rule")
-    if verdict.agreement is not None and verdict.tally:
+    # Judges of actions agree in their ballots, though equal actions are counted too.
+    votes = [tallied.votes for tallied in verdict.tally]
+    if verdict.agreement is not None and votes and verdict.agreement == votes[0] / sum(votes):
         facts.append(f"{verdict.agreement * 100:.0f} % of the votes agree")
     elif verdict.agreement is not None:
         facts.append(f"agreement {verdict.agreement:+.2f} (Kendall τ)")

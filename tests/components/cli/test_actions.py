@@ -37,18 +37,19 @@ def called(name: str, *paths: str) -> dict[str, Any]:
     return {"calls": [{"name": name, "arguments": {"path": path}} for path in paths]}
 
 
-def acted(gateway: RealGateway, actions: Sequence[dict[str, Any]], **constraints: Any) -> str:
-    """The id of a vote whose members answer with these actions."""
+def acted(gateway: RealGateway, actions: Sequence[dict[str, Any]], strategy: str = "vote", **constraints: Any) -> str:
+    """The id of a council whose members answer with these actions."""
 
     def write(call: Call) -> str:
         if call.output.kind == "choice":
             return json.dumps({"reasoning": "r", "choice": next(iter(call.output.labels))})
         fields = json.loads(written(call))
-        return json.dumps(fields | {"answer": actions[int(call.agent_id[-3:]) - 1]})
+        answer = {"answer": actions[int(call.agent_id[-3:]) - 1]} if "answer" in fields else {}
+        return json.dumps(fields | answer)
 
     async def play(served: Served) -> str:
         asked = {"actions": {"tools": [READ, DELETE]}, "constraints": constraints, "conversation": CONVERSATION}
-        id = await served.accepted(task=None, strategy="vote", num_agents=len(actions), seed=7, quorum=1, **asked)
+        id = await served.accepted(task=None, strategy=strategy, num_agents=len(actions), seed=7, quorum=1, **asked)
         accepted = decode((await served.journal.facts("default", id))[0].data)
         assert isinstance(accepted, Accepted)
         for fact in played(accepted, now=served.clock.now, write=write):
@@ -109,6 +110,13 @@ def test_an_answer_that_stands_without_agreement_says_so(gateway: RealGateway) -
 def test_where_none_is_demanded_nothing_is_said_of_agreement(gateway: RealGateway) -> None:
     shown = invoke(gateway, "show", acted(gateway, [called("read", "/a")] * 2)).stdout
     assert 'read(path="/a")' in shown and "demanded" not in shown
+
+
+def test_judges_of_actions_agree_in_their_ballots_though_equal_actions_are_counted(gateway: RealGateway) -> None:
+    wanted = [called("read", "/a"), called("read", "/a"), called("read", "/b")]
+    judged = invoke(gateway, "show", acted(gateway, wanted, "best_of_n")).stdout
+    assert "(Kendall τ)" in judged and "of the votes agree" not in judged
+    assert "67 % of the votes agree" in invoke(gateway, "show", acted(gateway, wanted)).stdout
 
 
 def test_a_council_that_must_agree_and_does_not_ends_with_its_tally(gateway: RealGateway) -> None:
