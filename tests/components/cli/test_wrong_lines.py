@@ -156,7 +156,7 @@ REQUESTS: list[tuple[str, str, Any, int, str]] = [
     ("POST", "/deliberations", {"task": "x", "strategy": "votes"}, 422, "Did you mean vote?"),
     ("POST", "/deliberations", {"task": "x", "rounds": "1"}, 422, "Give an integer"),
     ("POST", "/deliberations", {"task": " "}, 422, "Say what to deliberate about."),
-    ("POST", "/deliberations", [], 422, "Give an object with task."),
+    ("POST", "/deliberations", [], 422, "Give an object."),
     ("POST", "/deliberation", {"task": "x"}, 404, "/openapi.json"),
     ("PUT", "/deliberations", {"task": "x"}, 405, "This path supports GET, HEAD, POST"),
     ("GET", "/deliberations/nothing", None, 404, "There is no deliberation nothing"),
