@@ -814,10 +814,23 @@ def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> li
 _WRITES_ANEW = ("fuse",)
 
 
+def _disagreement_faults(request: DeliberationRequest) -> list[FieldProblem]:
+    constraints, at = request.constraints, "/constraints/on_disagreement"
+    if constraints.on_disagreement == "best":
+        return []
+    tools = () if request.actions is None else request.actions.tools
+    if constraints.agreement_min is None and all(tool.agreement_min is None for tool in tools):
+        return [body_fault(at, "conflict", "No agreement is demanded", "Give agreement_min, or leave it out.")]
+    if constraints.on_disagreement == "reply" and constraints.answer_schema is not None:
+        detail = "A reply that states the dissent is no answer of the schema"
+        return [body_fault(at, "conflict", detail, "Give fail or best.")]
+    return []
+
+
 def _agreement_faults(request: DeliberationRequest, definition: StrategyDefinition | None) -> list[FieldProblem]:
     """What `actions` and agreement demand of a strategy."""
-    faults: list[FieldProblem] = []
     constraints, strategy = request.constraints, request.strategy
+    faults = _disagreement_faults(request)
     counts = definition is not None and "normaliser" in definition.parameters.model_fields
     if request.actions is None:
         counts = counts and request.parameters.get("normaliser") != "none"

@@ -142,6 +142,54 @@ def test_agents_and_num_agents_exclude_each_other() -> None:
     assert set(found) == {"/role", "/num_agents", "/quorum"}
 
 
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"strategy": "council", "constraints": {"agreement_min": 0.5}}, {"/constraints/agreement_min"}),
+        (
+            {"strategy": "vote", "parameters": {"normaliser": "none"}, "constraints": {"agreement_min": 0.5}},
+            {"/constraints/agreement_min"},
+        ),
+        ({"strategy": "vote", "constraints": {"on_disagreement": "fail"}}, {"/constraints/on_disagreement"}),
+        (
+            {
+                "strategy": "vote",
+                "constraints": {
+                    "agreement_min": 0.5,
+                    "on_disagreement": "reply",
+                    "answer_schema": {"type": "object"},
+                },
+            },
+            {"/constraints/on_disagreement"},
+        ),
+        ({"strategy": "fuse", "actions": {"tools": [{"name": "f"}]}}, {"/strategy"}),
+        ({"strategy": "execute", "actions": {"tools": [{"name": "f"}]}}, {"/strategy"}),
+        (
+            {"strategy": "auto", "parameters": {"escalate_to": "fuse"}, "actions": {"tools": [{"name": "f"}]}},
+            {"/parameters/escalate_to"},
+        ),
+        (
+            {"strategy": "vote", "parameters": {"normaliser": "json"}, "actions": {"tools": [{"name": "f"}]}},
+            {"/parameters/normaliser"},
+        ),
+        (
+            {"workspace": {"files": [{"path": "a", "text": "b"}]}, "actions": {"tools": [{"name": "read_file"}]}},
+            {"/actions/tools/0/name"},
+        ),
+        (
+            {
+                "workspace": {"files": [{"path": "a", "text": "b"}]},
+                "tools": [],
+                "actions": {"tools": [{"name": "read_file"}]},
+            },
+            set[str](),
+        ),
+    ],
+)
+def test_what_actions_and_agreement_demand_is_refused_by_name(fields: dict[str, Any], found: set[str]) -> None:
+    assert set(faults({"task": "t", **fields})) == found
+
+
 def test_a_gateway_without_the_default_role_requires_a_role() -> None:
     with pytest.raises(ValidationFailed) as refused:
         DeliberationRequest.model_validate_json('{"task":"t"}', context={**KNOWN, "roles": {"QA": ROLES["QA"]}})

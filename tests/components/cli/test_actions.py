@@ -116,7 +116,9 @@ def test_judges_of_actions_agree_in_their_ballots_though_equal_actions_are_count
     wanted = [called("read", "/a"), called("read", "/a"), called("read", "/b")]
     judged = invoke(gateway, "show", acted(gateway, wanted, "best_of_n")).stdout
     assert "(Kendall τ)" in judged and "of the votes agree" not in judged
-    assert "67 % of the votes agree" in invoke(gateway, "show", acted(gateway, wanted)).stdout
+    assert (
+        "67 % of the votes agree" in invoke(gateway, "show", acted(gateway, [wanted[0], wanted[2], wanted[1]])).stdout
+    )
 
 
 def test_a_council_that_must_agree_and_does_not_ends_with_its_tally(gateway: RealGateway) -> None:

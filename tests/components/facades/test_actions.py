@@ -152,7 +152,7 @@ async def test_a_response_has_the_calls_and_goes_on_from_them(gateway: Served) -
     first = (await asked(gateway, RESPONSES, body)).json()
     (item,) = [item for item in first["output"] if item["type"] == "function_call"]
     assert (item["name"], json.loads(item["arguments"]), item["status"]) == (*CALLED.values(), "completed")
-    assert (first["tools"], first["parallel_tool_calls"]) == ([{"type": "function", **FUNCTION}], False)
+    assert (first["tools"], first["parallel_tool_calls"]) == ([tool], False)
 
     output = {"type": "function_call_output", "call_id": item["call_id"], "output": "12"}
     for given in (
