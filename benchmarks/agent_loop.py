@@ -1,0 +1,93 @@
+"""`python -m benchmarks.agent_loop`: the cached share of prompt tokens in an agent's loop of 30 turns.
+
+SIMULATED: conversations, prompts and seeds are the product's; texts and cache (vLLM's blocks of 16 tokens) the
+simulator's. The ideal computes each message of the conversation once on an engine, and the work of a stage for each
+call.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pydoc_data.topics import topics
+
+from rich.console import Console
+from rich.table import Table
+
+from app.deliberation.conversation import CallTurn, ConversationTurn, said_with_calls, task_of
+from app.deliberation.specification import Actions, ActionTool
+from benchmarks.prefix import ROLES, Sent, specification, stages
+from serve_deployments.simulator.server.engine import PrefixCache
+from serve_deployments.simulator.writer.tokens import split_blocks
+
+TURNS = 30
+RESULT_CHARS = 1_200
+MEMBERS = {"single": 1, "vote": 3, "auto": 3, "best_of_n": 3}
+_WORK = "\n\n# Your work"
+_SEARCH = ActionTool(
+    name="search",
+    description="Search the documentation.",
+    parameters={"type": "object", "properties": {"page": {"type": "integer"}}, "required": ["page"]},
+)
+
+
+def loop() -> Iterator[list[ConversationTurn]]:
+    """The conversation at each turn: a question, then a call and its result more each time."""
+    asked = "\n".join(f'search({{"page": {page}}})' for page in range(TURNS))
+    turns = [
+        ConversationTurn("system", None, "You answer from the documentation alone."),
+        ConversationTurn("user", None, f"Read these pages, one after the other.\n{asked}"),
+    ]
+    helped = "\n".join(topics.values())
+    for page in range(TURNS):
+        yield turns
+        call = CallTurn(f"call_{page}", "search", json.dumps({"page": page}))
+        found = helped[page * RESULT_CHARS : (page + 1) * RESULT_CHARS]
+        turns = [
+            *turns,
+            ConversationTurn("assistant", None, said_with_calls("", [call])),
+            ConversationTurn("tool", call.id, found),
+        ]
+
+
+def sent_at(turns: Sequence[ConversationTurn], number: int, strategy: str, size: int) -> Iterator[Sent]:
+    asked = specification(number, strategy, size, ROLES[:1])
+    constraints = asked.constraints.model_copy(update={"actions": Actions(tools=(_SEARCH,), calls_max=1)})
+    changed = {"task": task_of(turns), "turns": len(turns), "constraints": constraints}
+    for stage in stages(asked.model_copy(update=changed)):
+        yield from stage
+
+
+def shares(strategy: str, size: int) -> tuple[int, float, float]:
+    """The prompt tokens of a loop, their cached share, and the ideal one."""
+    cache, known = PrefixCache(1 << 20), set[str]()
+    prompt_tokens = cached = floor = 0
+    for number, turns in enumerate(loop()):
+        for sent in sent_at(turns, number, strategy, size):
+            prompt_tokens += sent.prompt.tokens
+            cached += cache.admit(sent.prompt.blocks, sent.prompt.tokens, None)
+            said, _, work = sent.prompt.rendered.rpartition(_WORK)
+            # A message that grows by another one at its end has the beginning in common.
+            new = next(
+                (
+                    said[len(beginning) :]
+                    for beginning in sorted(known, key=len, reverse=True)
+                    if said.startswith(beginning)
+                ),
+                said,
+            )
+            known.add(said)
+            floor += split_blocks(new)[0] + split_blocks(_WORK + work)[0]
+    return prompt_tokens, cached / prompt_tokens, 1 - floor / prompt_tokens
+
+
+def main() -> None:
+    table = Table("strategy, members", "prompt tokens", "cached", "ideal", "cached ÷ ideal", title="SIMULATED")
+    for strategy, size in MEMBERS.items():
+        tokens, achieved, ideal = shares(strategy, size)
+        table.add_row(
+            f"{strategy}, {size}", f"{tokens:,}", f"{achieved:.4f}", f"{ideal:.4f}", f"{achieved / ideal:.4f}"
+        )
+    Console(width=max(100, Console().width)).print(table)
+
+
+if __name__ == "__main__":
+    main()
