@@ -5,6 +5,7 @@ simulator's. The ideal computes each message of the conversation once on an engi
 call.
 """
 
+import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pydoc_data.topics import topics
@@ -80,6 +81,7 @@ def shares(strategy: str, size: int) -> tuple[int, float, float]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description="The cached share of an agent's loop").parse_args()
     table = Table("strategy, members", "prompt tokens", "cached", "ideal", "cached ÷ ideal", title="SIMULATED")
     for strategy, size in MEMBERS.items():
         tokens, achieved, ideal = shares(strategy, size)
