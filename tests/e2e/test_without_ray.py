@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from tests.conditions import until
@@ -124,3 +126,53 @@ async def test_of_four_workers_two_are_killed_and_nothing_is_lost(stack: Stack) 
         ends = [record async for record in stack.journal.read("deliberations.*.*.end", 0)]
         assert len({record.subject for record in ends}) == len(ends)
         await until(lambda: stack.child("worker")["pid"] != killed)
+
+
+ADD = {"type": "object", "properties": {name: {"type": "integer"} for name in "ab"}, "required": ["a", "b"]}
+TOOL = {"type": "function", "function": {"name": "add", "description": "Add two integers.", "parameters": ADD}}
+KILLED = ("gateway", "coordinator", "worker")
+
+
+async def decided(stack: Stack, messages: list[dict[str, Any]], key: str) -> dict[str, Any]:
+    """The completion of a turn; asked again under its key while parts are away."""
+    body = {"model": "vote/DEV", "messages": messages, "tools": [TOOL]}
+    async with asyncio.timeout(120):
+        while True:
+            with suppress(httpx.TransportError):
+                headers = {"Idempotency-Key": key}
+                answer = await stack.client.post("/v1/chat/completions", json=body, headers=headers, timeout=60)
+                if answer.status_code == 200:
+                    return answer.json()
+                assert answer.status_code in (502, 503), answer.text
+            await asyncio.sleep(0.1)
+
+
+async def test_each_turn_of_an_agents_loop_is_decided_once_though_a_part_is_killed_in_it(stack: Stack) -> None:
+    await stack.script(**SLOW)
+    said = "\n".join(f'add({{"a": {turn}, "b": 1}})' for turn in range(len(KILLED)))
+    messages: list[dict[str, Any]] = [{"role": "user", "content": f"Make these calls.\n{said}"}]
+    for turn, child in enumerate(KILLED):
+        await stack.until_ready()
+        (await stack.engine.delete("/simulator/calls")).raise_for_status()
+        asking = asyncio.create_task(decided(stack, messages, f"turn-{turn}"))
+        async with asyncio.timeout(30):
+            while (await stack.engine_calls())["requests"] == 0:
+                await asyncio.sleep(0.02)
+        os.kill(stack.child(child)["pid"], signal.SIGKILL)
+        first = await asking
+        (call,) = first["choices"][0]["message"]["tool_calls"]
+        assert json.loads(call["function"]["arguments"]) == {"a": turn, "b": 1}
+        again = await decided(stack, messages, f"turn-{turn}")
+        assert again == first, "the ids of calls are those of the first answer"
+        facts = await stack.journal.facts("default", first["deliberation"]["id"])
+        ended = [record.subject for record in facts if record.subject.endswith(".end")]
+        finished = [record.subject for record in facts if record.subject.endswith(".finished")]
+        assert len(ended) == 1 and len(finished) == len(set(finished))
+        # Requests that a killed worker had sent are paid, and made once more.
+        paid = first["deliberation"]["calls"]
+        assert paid == len(finished) or (child == "worker" and paid <= 2 * len(finished))
+        result = {"role": "tool", "tool_call_id": call["id"], "content": str(turn + 1)}
+        messages += [first["choices"][0]["message"], result]
+    await stack.until_ready()
+    last = await decided(stack, messages, "last")
+    assert last["choices"][0]["finish_reason"] == "stop"
