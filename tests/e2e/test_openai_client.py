@@ -154,9 +154,9 @@ async def test_rejections_raise_the_clients_own_errors(stack: Stack, client: ope
         await ask(model="council/DEV", messages=MESSAGES, n=2)
     assert (bad.value.param, bad.value.type) == ("n", "invalid_request_error")
     with pytest.raises(openai.BadRequestError) as tools:
-        tool: Any = {"type": "function", "function": {"name": "f", "parameters": {}}}
+        tool: Any = {"type": "custom", "custom": {"name": "f"}}
         await ask(model="council/DEV", messages=MESSAGES, tools=[tool])
-    assert tools.value.param == "tools" and tools.value.request_id
+    assert tools.value.param == "tools[0]" and tools.value.request_id
     assert (await stack.engine_calls())["requests"] == 0
 
 

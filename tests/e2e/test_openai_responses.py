@@ -148,9 +148,9 @@ async def test_rejections_and_failures_raise_the_clients_own_errors(stack: Stack
         await client.responses.create(model="gpt-6", **ASKED)
     assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
     with pytest.raises(openai.BadRequestError) as tools:
-        tool: Any = {"type": "function", "name": "f", "parameters": {}, "strict": True}
+        tool: Any = {"type": "web_search"}
         await client.responses.create(model="council/DEV", **ASKED, tools=[tool])
-    assert tools.value.param == "tools"
+    assert tools.value.param == "tools[0]"
     with pytest.raises(openai.NotFoundError):
         await client.responses.retrieve("resp_nothing")
     await stack.script(faults=["bad-request"])
