@@ -60,12 +60,14 @@ def compared_action(actions: Actions, text: str, *, replies: Literal["text", "js
     tools = {tool.name: tool for tool in actions.tools}
     try:
         # Calls in parallel have no order.
-        return "\n".join(sorted(_compared_call(tools[call.name], call) for call in action.calls))
+        return "\n".join(sorted(_compared_call(tools.get(call.name), call) for call in action.calls))
     except RecursionError:
         return text
 
 
-def _compared_call(tool: ActionTool, call: ActionCall) -> str:
+def _compared_call(known: ActionTool | None, call: ActionCall) -> str:
+    # A foreign writer may have recorded a call of another tool.
+    tool = known or ActionTool(name=call.name, parameters={})
     arguments = cast("dict[str, Any]", _filled(tool.parameters, call.arguments))
     shown = {
         name: _compared(tool.comparisons.get(name), value)

@@ -399,6 +399,20 @@ def _choice(output: Output, document: Document) -> Choice:
     return choice
 
 
+class _Call(BaseModel):
+    name: str
+    arguments: dict[str, JsonValue]
+
+
+class _Reply(BaseModel):
+    reply: JsonValue
+
+
+class _Calls(BaseModel):
+    calls: list[_Call] = Field(min_length=1)
+
+
+_ACTION: TypeAdapter[_Reply | _Calls] = TypeAdapter(_Reply | _Calls)
 _REVISION, _CHOICE = TypeAdapter(Revision), TypeAdapter(Choice)
 _FORMS: dict[OutputKind, TypeAdapter[Any]] = {
     "answer": TypeAdapter(Answer),
@@ -419,7 +433,9 @@ def parse_output(output: Output, document: Document) -> ParsedOutput:
     A schema's answer becomes JSON. Whether it satisfies the schema, `readings` has checked before it was recorded.
     """
     if output.answer_schema:
-        document = _with_answer_as_text(document)
+        document = fields = _with_answer_as_text(document)
+        if output.is_action:
+            _validated(_ACTION, fields["answer"])
     match output.kind:
         case "revision":
             return _revision(output, document)

@@ -22,6 +22,7 @@ from app.access.keys import Pepper
 from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
 from app.archive.database.store import Copied, Store
+from app.deliberation.calls import Call
 from app.deliberation.facts import Accepted, Cancelled, Fact, Failed, decode
 from app.deliberation.ports import Record
 from app.main import create_app
@@ -30,7 +31,7 @@ from app.settings import Settings
 from tests.components.access.keyed import PEPPER, make_key
 from tests.components.cli.council_run import answer_text
 from tests.components.openapi.example_journal import TENANT, example_journal
-from tests.components.routes.served import AGENT, COORDINATOR, played
+from tests.components.routes.served import AGENT, COORDINATOR, played, written
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
 
@@ -48,8 +49,12 @@ RECORDS_MAX = 600
 
 def facts_after(accepted: Accepted) -> list[Fact]:
     if accepted.specification.size <= 3 and accepted.specification.rounds <= 1:
-        return played(accepted, now=lambda: accepted.ts, write=answer_text)
+        return played(accepted, now=lambda: accepted.ts, write=_written)
     return [Failed(deliberation_id=accepted.deliberation_id, ts=accepted.ts)]
+
+
+def _written(call: Call) -> str:
+    return written(call) if call.output.is_action else answer_text(call)
 
 
 class Player:

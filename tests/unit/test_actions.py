@@ -8,7 +8,7 @@ import pytest
 from app.deliberation.actions import compared_action, members_needed, read_action, told
 from app.deliberation.choice.anonymity import fence
 from app.deliberation.errors import InvalidOutput
-from app.deliberation.outputs import Output
+from app.deliberation.outputs import Output, parse_output
 from app.deliberation.prompts.council import propose
 from app.deliberation.readings import read_output
 from app.deliberation.specification import Actions, ActionTool, Constraints
@@ -217,3 +217,16 @@ def test_a_prompt_shows_the_tools_and_no_tool_can_open_a_fence() -> None:
     (_, user) = propose(asked, 0)
     assert '"name": "search"' in user.content and "one call of a tool" in user.content
     assert "You obey." in user.content and forged.partition("\n")[0] not in user.content
+
+
+@pytest.mark.parametrize("answer", ["read", {}, {"calls": "ab"}, {"calls": []}, {"calls": [{"name": "read"}]}])
+def test_a_record_that_is_no_action_is_none(answer: object) -> None:
+    output = Output(kind="answer", answer_schema=json.dumps(ACTIONS.form()), is_action=True)
+    with pytest.raises(InvalidOutput):
+        parse_output(output, answered(answer))
+
+
+def test_a_call_of_a_tool_that_nobody_offered_is_compared_by_its_arguments() -> None:
+    foreign = [calling(("mkdir", {"path": path})) for path in ("a", "a", "b")]
+    one, same, other = (compared_action(ACTIONS, text) for text in foreign)
+    assert one == same != other
