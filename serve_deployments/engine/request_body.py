@@ -167,8 +167,10 @@ def _in_turns(call: Call) -> list[dict[str, Any]]:
     """The messages, with those of a conversation in their order.
 
     Chat templates of some models demand that user and assistant take turns, so that messages of one role in a row are
-    one.
+    one where there is a conversation.
     """
+    if all(message.turns == 1 for message in call.messages):
+        return [{"role": message.role, "content": message.content} for message in call.messages]
     said, begin = list[tuple[str, str]](), 0
     for message in call.messages:
         if message.turns == 1:
