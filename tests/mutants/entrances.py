@@ -415,8 +415,8 @@ ENTRANCES = (
     Guard(
         "a run of AG-UI takes no webhook, whose URL its door does not check",
         "app/facades/ag_ui/reader.py",
-        '{"task", "evidence", "webhook"}',
-        '{"task", "evidence"}',
+        '"evidence", "webhook", "actions"}',
+        '"evidence", "actions"}',
         f"{FACADES}test_ag_ui_routes.py::test_refuses_by_name",
     ),
     Guard(
@@ -442,7 +442,7 @@ ENTRANCES = (
     ),
     Guard(
         "a user's one message is no conversation, whatever it looks like",
-        "app/facades/openai_requests.py",
+        "app/deliberation/conversation.py",
         "None if count == 1 else _MARK.search(task)",
         "_MARK.search(task)",
         f"{FACADES}test_responses_requests.py::test_one_message_of_a_user_cannot_pose_as_a_conversation",

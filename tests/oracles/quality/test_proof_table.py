@@ -74,16 +74,16 @@ def believe_one_order(patch: pytest.MonkeyPatch) -> None:
 
 
 def stop_before_it_is_decided(patch: pytest.MonkeyPatch) -> None:
-    def hasty(rule: VoteStopRule, first: int, second: int, left: int) -> int:
+    def hasty(rule: VoteStopRule, first: int, second: int, left: int, needed: int) -> int:
         # Too early by one vote: with two answers and an odd number of agents, no lead equals the votes left.
-        return 0 if first and first - second >= left - 1 else exact_wave(rule, first, second, left)
+        return 0 if first and first - second >= left - 1 else exact_wave(rule, first, second, left, needed)
 
     patch.setattr(vote, "wave", hasty)
 
 
 def ask_one_vote_more(patch: pytest.MonkeyPatch) -> None:
-    def greedy(rule: VoteStopRule, first: int, second: int, left: int) -> int:
-        asked = exact_wave(rule, first, second, left)
+    def greedy(rule: VoteStopRule, first: int, second: int, left: int, needed: int) -> int:
+        asked = exact_wave(rule, first, second, left, needed)
         return min(left, asked + 1) if asked else 0
 
     patch.setattr(vote, "wave", greedy)
