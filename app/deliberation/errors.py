@@ -78,6 +78,10 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 -- a bound of any type
 
 def fault_of(error: Mapping[str, Any]) -> tuple[str, str]:
     """The fault of a field by an error of pydantic, and the remedy, if any; the value may be secret and stays out."""
+    own = error.get("ctx", {})
+    if "detail" in own and "remedy" in own:
+        # A check of the gateway's under a code of pydantic's.
+        return own["detail"], own["remedy"]
     detail, remedy = _FAULTS.get(str(error["type"]), (str(error["msg"]).removeprefix("Value error, "), ""))
     context = {name: _plain(value) for name, value in error.get("ctx", {}).items()}
     s = "" if context.get("min_length", context.get("max_length")) == 1 else "s"

@@ -59,7 +59,8 @@ PLACES: dict[str, tuple[str, Callable[[object], object]]] = {
     "tools": (
         "/v1/chat/completions",
         lambda schema: {
-            "model": "single",
+            # It takes no tools, which is told after their schemas were read.
+            "model": "fuse",
             "messages": [{"role": "user", "content": TASK}],
             "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}],
         },

@@ -190,6 +190,15 @@ def test_what_actions_and_agreement_demand_is_refused_by_name(fields: dict[str, 
     assert set(faults({"task": "t", **fields})) == found
 
 
+def test_bounds_of_all_tools_and_of_a_whole_conversation_are_told_in_words() -> None:
+    properties: dict[str, Any] = {f"p{number}": {} for number in range(400)}
+    tools = [{"name": f"t{n}", "parameters": {"type": "object", "properties": properties}} for n in range(8)]
+    (fault,) = faults({"task": "t", "strategy": "vote", "actions": {"tools": tools}}).values()
+    assert (fault.pointer, fault.code) == ("/actions/tools", "too_long") and "2,048 nodes" in fault.detail
+    (fault,) = faults({"conversation": [{"role": "user", "text": "x" * 1_100_000}] * 2}).values()
+    assert (fault.pointer, fault.code) == ("/conversation", "string_too_long") and fault.remedy.endswith("in all.")
+
+
 def test_a_gateway_without_the_default_role_requires_a_role() -> None:
     with pytest.raises(ValidationFailed) as refused:
         DeliberationRequest.model_validate_json('{"task":"t"}', context={**KNOWN, "roles": {"QA": ROLES["QA"]}})
