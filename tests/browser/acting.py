@@ -20,10 +20,8 @@ TOOLS = (
 class ActingScript(CouncilScript):
     """A council whose texts are actions, as JSON."""
 
-    def _said(self, call: Call) -> str:
-        fields: dict[str, Any] = json.loads(super()._said(call))
-        answer = {"answer": json.loads(fields["answer"])} if "answer" in fields else {}
-        return json.dumps(fields | answer)
+    def answered(self, call: Call) -> object:
+        return json.loads(self.text(call.call_id))
 
 
 def called(name: str, *paths: str) -> dict[str, Any]:
