@@ -1,17 +1,14 @@
 """Bodies of requests, with their bounds."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property
 from math import ceil
-from types import NoneType
-from typing import Annotated, Any, Literal, Self, cast, get_args
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -24,14 +21,16 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
+from app.api.action_requests import SCHEMA_KEYWORDS, ActionsRequest, AgreementMin, TurnRequest
 from app.api.problems import ValidationFailed, body_fault, body_problems, refused
+from app.api.request_model import MaybeWhole, RequestModel, Whole
 from app.api.schemas import FieldProblem
 from app.api.suggestions import did_you_mean
 from app.api.webhook_payloads import TERMINAL_EVENTS, WebhookEvent
 from app.api.webhook_targets import URL_CHARS_MAX, Rules, UnfitUrl, parsed
 from app.control_characters import is_control
-from app.deliberation.answer_schema import SchemaRefused, rebuilt_parameters, rebuilt_schema
-from app.deliberation.conversation import CallTurn, ConversationTurn, said_with_calls, task_of
+from app.deliberation.answer_schema import SchemaRefused, rebuilt_schema
+from app.deliberation.conversation import task_of
 from app.deliberation.decider import StrategyDefinition
 from app.deliberation.facts import CancelledBy
 from app.deliberation.specification import (
@@ -40,7 +39,6 @@ from app.deliberation.specification import (
     TIMEOUT_S_MAX,
     TOKEN_PATTERN,
     Amount,
-    ArgumentComparison,
     OnDeadline,
     OnDisagreement,
     Priority,
@@ -48,7 +46,7 @@ from app.deliberation.specification import (
     WebhookFormat,
 )
 from app.deliberation.strategies import STRATEGIES
-from app.deliberation.tools import FILES_TOOLS, HISTORY_TOOLS, TOOL_PATTERN, WORKSPACE_TOOLS, ToolName
+from app.deliberation.tools import FILES_TOOLS, HISTORY_TOOLS, WORKSPACE_TOOLS, ToolName
 from app.workspace.files import PATH_BYTES_MAX, path_fault, same_paths
 from app.workspace.repositories import REF_PATTERN
 
@@ -62,12 +60,7 @@ COMPLETION_TOKENS_MAX = 32_768
 EVIDENCE_MAX = 32
 EVIDENCE_TOKENS_MAX = 8_192
 FILES_MAX = 256
-ACTION_TOOLS_MAX = 128
-ACTION_CALLS_MAX = 16
-ACTIONS_CHARS_MAX = 131_072
-ACTIONS_NODES_MAX = 2_048
 TURNS_MAX = 2_048
-CALL_ID_PATTERN = r"^[^\s<>|\\/\[\]]*$"
 DEFAULT_ROLE = "DEV"
 DEFAULT_STRATEGY = "council"
 DEFAULT_SIZE = 3
@@ -80,41 +73,12 @@ _UNPRICED_REMEDY = (
 )
 
 
-class RequestModel(BaseModel):
-    """Base of every body: frozen, strict, without unknown fields. Null is absent where it is no value of the field."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, body: object) -> object:
-        if not isinstance(body, dict) or None not in cast("dict[str, object]", body).values():
-            return cast("object", body)
-        absent = {
-            known
-            for name, field in cls.model_fields.items()
-            if not field.is_required() and NoneType not in get_args(field.annotation)
-            for known in (name, field.alias)
-        }
-        entries = cast("dict[str, object]", body).items()
-        return {name: value for name, value in entries if value is not None or name not in absent}
-
-
 class CriterionRequest(RequestModel):
     """One criterion of the rubric; weights are relative."""
 
     id: str = Field(pattern=TOKEN_PATTERN)
     description: str = Field(min_length=1, max_length=2_000)
     weight: float = Field(default=1.0, gt=0, le=1_000)
-
-
-def _whole(number: object) -> object:
-    return int(number) if isinstance(number, float) and number.is_integer() else number
-
-
-# JSON has one kind of number, and JSON Schema calls 3.0 an integer.
-Whole = Annotated[int, BeforeValidator(_whole)]
-MaybeWhole = Annotated[int | None, BeforeValidator(_whole)]
 
 
 def _decimal(number: object) -> object:
@@ -151,21 +115,14 @@ MetadataKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 Metadata = Annotated[dict[MetadataKey, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
 
 
-_KEYWORDS = (
-    "Use type, properties, required, additionalProperties, items, enum, const, anyOf, $ref to $defs, and bounds of "
-    "numbers and lists."
-)
-
-
 def _rebuilt(schema: dict[str, Any]) -> dict[str, Any]:
     try:
         return rebuilt_schema(schema)
     except SchemaRefused as error:
-        raise refused("unsupported_schema", str(error), error.remedy or _KEYWORDS) from error
+        raise refused("unsupported_schema", str(error), error.remedy or SCHEMA_KEYWORDS) from error
 
 
 AnswerSchema = Annotated[dict[str, Any], AfterValidator(_rebuilt)]
-AgreementMin = Annotated[float | None, Field(gt=0, le=1)]
 
 
 class ConstraintsRequest(RequestModel):
@@ -408,81 +365,6 @@ class WorkspaceRequest(RequestModel):
         return WORKSPACE_TOOLS if self.files is None else FILES_TOOLS
 
 
-def _as_own(tool: object) -> object:
-    """A tool in OpenAI's form as ours. Its extensions are `x-agreement_min`, and `x-compare` of its parameters."""
-    if not isinstance(tool, dict) or not isinstance(cast("dict[str, Any]", tool).get("function"), dict):
-        return cast("object", tool)
-    outer = cast("dict[str, Any]", tool)
-    known = {name: value for name, value in outer["function"].items() if name != "strict" and value is not None}
-    parameters: Any = known.get("parameters", {})
-    compared = cast("dict[str, Any]", parameters).get("x-compare") if isinstance(parameters, dict) else None
-    added = {"comparisons": compared, "agreement_min": outer.get("x-agreement_min")}
-    return known | {name: value for name, value in added.items() if value is not None}
-
-
-class ActionToolRequest(RequestModel):
-    """A tool that the client has. An answer may call it, and the client carries the call out."""
-
-    name: str = Field(pattern=TOOL_PATTERN)
-    description: str = Field(default="", max_length=16_384)
-    parameters: dict[str, Any] = Field(default={}, description="JSON Schema of its arguments, which are an object")
-    comparisons: dict[str, ArgumentComparison] = Field(
-        default={},
-        max_length=64,
-        exclude_if=lambda comparisons: not comparisons,
-        description="How arguments are compared where not exactly. text: by words; path: as normal paths; ignore: not "
-        "at all",
-    )
-    agreement_min: AgreementMin = Field(
-        default=None,
-        exclude_if=lambda share: share is None,
-        description="Share of all members that must want a call of it",
-    )
-
-    @field_validator("comparisons")
-    @classmethod
-    def _its_own(cls, compared: dict[str, ArgumentComparison], info: ValidationInfo) -> dict[str, ArgumentComparison]:
-        known = info.data.get("parameters", {"properties": compared}).get("properties", {})
-        if unknown := next((name for name in compared if name not in known), None):
-            raise refused("unknown_argument", f"The tool has no argument {unknown[:64]!r}", "Remove it.")
-        return compared
-
-
-class ActionsRequest(RequestModel):
-    """Answers that act: each one replies with a text, or calls tools of the client. Not with `execute` or `fuse`."""
-
-    tools: list[Annotated[ActionToolRequest, BeforeValidator(_as_own)]] = Field(
-        min_length=1, max_length=ACTION_TOOLS_MAX, description="In this form, or in that of OpenAI's chat completions"
-    )
-    must_call: bool = Field(default=False, description="No answer is a reply")
-    calls_max: Whole = Field(default=ACTION_CALLS_MAX, ge=1, le=ACTION_CALLS_MAX, description="Calls of one action")
-
-    @field_validator("tools")
-    @classmethod
-    def _rebuilt(cls, tools: list[ActionToolRequest]) -> list[ActionToolRequest]:
-        """The tools with rebuilt schemas, within one bound: what a schema repeats by references costs time."""
-        names = [tool.name for tool in tools]
-        if repeated := next((name for name in names if names.count(name) > 1), None):
-            raise refused("repeated_name", f"Two tools are called {repeated}", "Rename one of them.")
-        made, nodes_left = list[ActionToolRequest](), ACTIONS_NODES_MAX
-        for tool in tools:
-            if nodes_left < 0:
-                detail = f"The schemas of the tools have more than {ACTIONS_NODES_MAX:,} nodes in all"
-                raise refused("too_long", detail, "Give fewer or smaller tools; each use of a $ref counts.")
-            try:
-                parameters, nodes = rebuilt_parameters(tool.parameters)
-            except SchemaRefused as error:
-                detail = f"The parameters of {tool.name}: {error}"
-                raise refused("unsupported_schema", detail, error.remedy or _KEYWORDS) from error
-            nodes_left -= nodes
-            made.append(tool.model_copy(update={"parameters": parameters}))
-        chars = sum(len(json.dumps(tool.parameters)) + len(tool.description) for tool in made)
-        if chars > ACTIONS_CHARS_MAX:
-            detail = f"The tools have {chars:,} characters in all"
-            raise refused("too_long", detail, f"Give tools of at most {ACTIONS_CHARS_MAX:,}.")
-        return made
-
-
 def evidence_tokens(text: str) -> int:
     return ceil(len(text.encode()) / BYTES_PER_TOKEN)
 
@@ -536,51 +418,6 @@ _EXAMPLES: list[JsonValue] = [
         },
     },
 ]
-
-
-class CallRequest(RequestModel):
-    """A call of a tool in a conversation."""
-
-    id: str = Field(max_length=128, pattern=CALL_ID_PATTERN)
-    name: str = Field(pattern=TOOL_PATTERN)
-    arguments: dict[str, Any] = {}
-
-
-class TurnRequest(RequestModel):
-    """One message of a conversation, or what a call of a tool returned."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    name: str | None = Field(
-        default=None,
-        validate_default=True,
-        max_length=128,
-        pattern=CALL_ID_PATTERN,
-        exclude_if=lambda name: name is None,
-        description="Of the speaker; of a tool's message the id of its call",
-    )
-    text: str = ""
-    calls: list[CallRequest] = Field(
-        default=[], max_length=128, exclude_if=lambda calls: not calls, description="Those of an assistant's message"
-    )
-
-    @field_validator("name")
-    @classmethod
-    def _names_its_call(cls, name: str | None, info: ValidationInfo) -> str | None:
-        if name is None and info.data.get("role") == "tool":
-            raise refused("missing", "The message of a tool names no call", "Give the id of the call.")
-        return name
-
-    @field_validator("calls")
-    @classmethod
-    def _of_an_assistant(cls, calls: list[CallRequest], info: ValidationInfo) -> list[CallRequest]:
-        if calls and info.data.get("role") != "assistant":
-            raise refused("conflict", "Only an assistant calls tools", "Leave calls out.")
-        return calls
-
-    @property
-    def turn(self) -> ConversationTurn:
-        calls = [CallTurn(call.id, call.name, json.dumps(call.arguments)) for call in self.calls]
-        return ConversationTurn(self.role, self.name, said_with_calls(self.text, calls))
 
 
 class DeliberationRequest(RequestModel):
@@ -810,7 +647,7 @@ def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> li
     return faults
 
 
-# Strategies whose answer none of the members gave.
+# Their answer is none of the members'.
 _WRITES_ANEW = ("fuse",)
 
 
@@ -828,7 +665,7 @@ def _disagreement_faults(request: DeliberationRequest) -> list[FieldProblem]:
 
 
 def _agreement_faults(request: DeliberationRequest, definition: StrategyDefinition | None) -> list[FieldProblem]:
-    """What `actions` and agreement demand of a strategy."""
+    """The faults of `actions` and of agreement with the strategy."""
     constraints, strategy = request.constraints, request.strategy
     faults = _disagreement_faults(request)
     counts = definition is not None and "normaliser" in definition.parameters.model_fields

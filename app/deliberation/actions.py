@@ -1,4 +1,4 @@
-"""Actions: answers that reply or call tools of the client, whose equality a machine can check.
+"""Actions: answers that reply, or call tools of the client. A machine checks whether two are equal.
 
 Two actions are equal when their calls have equal names and arguments, in any order, after the defaults of the tools'
 schemas are filled in. A tool says which arguments are compared by their words, as paths, or not at all. Replies are
@@ -21,7 +21,8 @@ from app.deliberation.specification import Actions, ActionTool, ArgumentComparis
 SHOWN_CHARS_MAX = 500
 
 
-@lru_cache(maxsize=256)
+# Every decision reads the answers anew. The longest have 131,072 characters.
+@lru_cache(maxsize=64)
 def read_action(text: str) -> Action:
     """The action in the text of an answer that satisfies the schema of actions."""
     fields = json.loads(text)

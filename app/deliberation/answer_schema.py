@@ -392,7 +392,7 @@ def _fault(node: _Node, value: object, budget: StepBudget) -> str | None:
 
 
 def _fault_of_alternatives(faults: Iterable[str]) -> str:
-    """The fault of the alternative that the value fits deepest, if one can be told."""
+    """The deepest of the faults, if there is one: the value was meant for that alternative."""
 
     def depth(fault: str) -> tuple[int, bool]:
         return fault.count("/"), not fault.endswith("is missing")

@@ -74,10 +74,10 @@ class Output(Value, frozen=True):
     answer_schema: str = ""
     is_action: bool = Field(default=False, exclude_if=lambda action: not action)
 
-    def with_answers_of(self, form: dict[str, Any] | None, *, is_action: bool = False) -> "Output":
-        if form is None or ANSWER_FIELDS.get(self.kind) != "answer":
+    def with_answers_of(self, schema: str, *, is_action: bool = False) -> "Output":
+        if not schema or ANSWER_FIELDS.get(self.kind) != "answer":
             return self
-        return self.model_copy(update={"answer_schema": json.dumps(form), "is_action": is_action})
+        return self.model_copy(update={"answer_schema": schema, "is_action": is_action})
 
 
 class _Parsed(BaseModel):

@@ -1,5 +1,6 @@
 """The complete request: every default is filled in and every choice made before acceptance."""
 
+import json
 import re
 from decimal import Decimal
 from functools import cached_property
@@ -106,6 +107,12 @@ class Actions(Value, frozen=True):
     must_call: bool = False
     calls_max: int = Field(ge=1)
 
+    @cached_property
+    def listing(self) -> str:
+        """The tools as prompts have them, one on a line. It is written once for all calls."""
+        shown = [tool.model_dump(include={"name", "description", "parameters"}) for tool in self.tools]
+        return "\n".join(json.dumps(tool, ensure_ascii=False) for tool in shown)
+
     def form(self, reply: dict[str, Any] | None = None) -> dict[str, Any]:
         """The JSON Schema of an action. `reply` is that of a reply; without it a reply is a text."""
         calls = [_closed({"name": {"enum": [tool.name]}, "arguments": tool.parameters}) for tool in self.tools]
@@ -138,9 +145,10 @@ class Constraints(Value, frozen=True):
     on_disagreement: OnDisagreement = Field(default="best", exclude_if=lambda way: way == "best")
 
     @cached_property
-    def answer_form(self) -> dict[str, Any] | None:
-        """The JSON Schema of an answer, if it is no text."""
-        return self.answer_schema if self.actions is None else self.actions.form(self.answer_schema)
+    def answer_form(self) -> str:
+        """The JSON Schema of an answer, as JSON; empty where it is a text. It is written once for all calls."""
+        form = self.answer_schema if self.actions is None else self.actions.form(self.answer_schema)
+        return "" if form is None else json.dumps(form)
 
 
 class Sampling(Value, frozen=True):

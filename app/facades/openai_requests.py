@@ -22,22 +22,26 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
+from app.api.action_requests import (
+    ACTION_TOOLS_MAX,
+    AgreementMin,
+)
 from app.api.problems import ValidationFailed, body_fault, body_problems, refused
 from app.api.refusals import HttpError
+from app.api.request_model import (
+    MaybeWhole,
+    RequestModel,
+)
 from app.api.requests import (
-    ACTION_TOOLS_MAX,
     AGENTS_MAX,
     DEFAULT_ROLE,
     DEFAULT_STRATEGY,
     EVIDENCE_MAX,
     TASK_CHARS_MAX,
     AgentRequest,
-    AgreementMin,
     BudgetRequest,
     DeliberationRequest,
-    MaybeWhole,
     Metadata,
-    RequestModel,
     Requirement,
     Rubric,
 )

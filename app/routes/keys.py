@@ -16,7 +16,10 @@ from app.access.keyring import Keyring
 from app.access.keys import NAME_CHARS_MAX, HeldKey, KeyBook, KeyState, Scope, checked_name
 from app.api.refusals import InsufficientScope, KeysReadOnly, RateLimited, Unauthenticated
 from app.api.request_body import body_of
-from app.api.requests import MaybeWhole, RequestModel
+from app.api.request_model import (
+    MaybeWhole,
+    RequestModel,
+)
 from app.api.responses import answer, body, problems
 from app.api.schemas import Resource, dump
 from app.deliberation.errors import NotFound

@@ -11,7 +11,9 @@ from pydantic import AwareDatetime, ConfigDict, Field
 from app.access.authorization import DEVELOPER, cookie_name
 from app.access.keys import Caller, Scope
 from app.api.request_body import body_of
-from app.api.requests import RequestModel
+from app.api.request_model import (
+    RequestModel,
+)
 from app.api.responses import answer, body, problems
 from app.api.schemas import Resource, dump
 from app.routes.dependencies import InGateway, OfCaller, api_router

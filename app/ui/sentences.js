@@ -187,6 +187,8 @@ export function whyFirst(resource, read) {
   if (reason !== null) return [reason];
   const said = firstPlaces(resource, read);
   const mine = read.work.get(winner);
+  // After a count, equal answers have equal scores.
+  const next = ranking.slice(1).find(({ score }) => score !== null && score < ranking[0].score);
   const others = ranking.filter(({ agent_id: id }) => id !== winner).flatMap(({ agent_id: id }) => read.work.get(id)?.criteria ?? []);
   const rivals = (id) => others.filter((rival) => rival.id === id);
   const leads = (mine?.criteria ?? []).filter(({ id, score }) => rivals(id).length > 0 && rivals(id).every((rival) => rival.score < score)).map(({ id }) => title(id).toLowerCase());
@@ -195,7 +197,7 @@ export function whyFirst(resource, read) {
   if (group) said.push(`${number(group.final ?? group.votes)} of ${number(tally.reduce((sum, { votes, final }) => sum + (final ?? votes), 0))} ${mine?.checks.length ? "programs pass the same tests" : "answers say the same"}.`);
   if (mine?.checks.length) said.push(`It passes ${number(mine.checks.filter(({ passed }) => passed).length)} of ${plural(mine.checks.length, "test")}.`);
   if (tie) said.push("It shares the first place; the rule for ties chose it.");
-  else if (ranking[1] && margin !== null && margin > 0) said.push(`It stands ${margin.toFixed(2)} before ${read.name(ranking[1].agent_id)}.`);
+  else if (next && margin !== null && margin > 0) said.push(`It stands ${margin.toFixed(2)} before ${read.name(next.agent_id)}.`);
   const grave = (mine?.critiques ?? []).flatMap(({ issues }) => issues).filter(({ severity }) => severity !== "minor");
   const version = read.standing.get(winner)?.version;
   if (grave.length && version) said.push(`It is version ${version + 1}, after ${plural(grave.length, "major issue")}: “${grave[0].claim}”`);

@@ -48,7 +48,7 @@ SCORE = Output(kind="score", labels=("A", "B"), criteria=("right", "clear"))
 ANSWER = Output(kind="answer")
 BRANCHES = {"anyOf": [{"type": "integer", "minimum": 10**6 + number} for number in range(250)]}
 OF_BRANCHES = Output(kind="answer").with_answers_of(
-    rebuilt_schema({"type": "object", "properties": {"x": {"type": "array", "items": BRANCHES}}})
+    json.dumps(rebuilt_schema({"type": "object", "properties": {"x": {"type": "array", "items": BRANCHES}}}))
 )
 
 

@@ -255,7 +255,7 @@ FORMS: list[tuple[OutputKind, dict[str, Any], type]] = [
 
 @pytest.mark.parametrize(("kind", "others", "form"), FORMS)
 def test_an_answer_of_a_schema_becomes_its_json(kind: OutputKind, others: dict[str, Any], form: type) -> None:
-    output = Output(kind=kind).with_answers_of(rebuilt_schema(PERSON))
+    output = Output(kind=kind).with_answers_of(json.dumps(rebuilt_schema(PERSON)))
     assert json_schema(output)["properties"]["answer"]["required"] == ["name", "kind"]
     person = {"name": "Zoë", "kind": "person"}
     parsed = parse_output(output, json.dumps({**others, "answer": person, "confidence": 7}))
@@ -273,24 +273,24 @@ def test_an_answer_of_a_schema_becomes_its_json(kind: OutputKind, others: dict[s
     ],
 )
 def test_an_answer_that_breaks_its_schema_is_invalid(answer: str, fault: str) -> None:
-    output = Output(kind="answer").with_answers_of(rebuilt_schema(PERSON))
+    output = Output(kind="answer").with_answers_of(json.dumps(rebuilt_schema(PERSON)))
     with pytest.raises(InvalidOutput, match=fault):
         read_output(output, f'{{"reasoning": "r", "answer": {answer}, "confidence": 7}}')
 
 
 def test_a_repeated_name_within_an_answer_is_invalid() -> None:
-    output = Output(kind="answer").with_answers_of({"type": "object"})
+    output = Output(kind="answer").with_answers_of(json.dumps({"type": "object"}))
     with pytest.raises(InvalidOutput, match="stands twice"):
         read_output(output, '{"reasoning": "r", "answer": {"a": 1, "a": 2}, "confidence": 7}')
 
 
 def test_outputs_without_an_answer_ignore_the_schema() -> None:
-    assert Output(kind="critique").with_answers_of({"type": "object"}) == Output(kind="critique")
+    assert Output(kind="critique").with_answers_of(json.dumps({"type": "object"})) == Output(kind="critique")
 
 
 def of_branches(*branches: dict[str, Any]) -> Output:
     items = {"type": "array", "items": {"anyOf": list(branches)}}
-    return Output(kind="answer").with_answers_of(rebuilt_schema(of(items)))
+    return Output(kind="answer").with_answers_of(json.dumps(rebuilt_schema(of(items))))
 
 
 def integers(count: int) -> str:

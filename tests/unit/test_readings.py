@@ -278,7 +278,7 @@ def test_two_fields_of_one_spelling_are_none() -> None:
 
 
 def test_an_object_of_a_schema_may_be_written_as_a_text() -> None:
-    output = Output(kind="answer").with_answers_of({"type": "object", "required": ["x"]})
+    output = Output(kind="answer").with_answers_of(json.dumps({"type": "object", "required": ["x"]}))
     reading = read_output(output, answer(answer='{"x": 1}'))
     assert json.loads(reading.text)["answer"] == {"x": 1} and reading.lenient == ("text",)
     with pytest.raises(InvalidOutput, match="answer: must be of type object"):
@@ -304,7 +304,9 @@ PIECES = [
 def test_any_reply_is_read_into_a_record_or_is_invalid() -> None:
     """Replies that are mutated from valid ones: what is recorded can be stored, decoded and parsed."""
     chance, recorded = random.Random(5), 0
-    schema = Output(kind="answer").with_answers_of({"type": "object", "properties": {"x": {"type": "integer"}}})
+    schema = Output(kind="answer").with_answers_of(
+        json.dumps({"type": "object", "properties": {"x": {"type": "integer"}}})
+    )
     forms = [*OUTPUTS.items(), ("answer", schema)]
     for _ in range(4_000):
         name, output = chance.choice(forms)

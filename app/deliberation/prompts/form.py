@@ -12,6 +12,7 @@ writer had seen none of them. No agent id, role or model appears.
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from app.deliberation.calls import Call, ChatMessage, PlacedInput
@@ -75,21 +76,21 @@ def _task(specification: Specification) -> str:
 
 
 def _actions(actions: Actions, reply: dict[str, Any] | None) -> str:
-    listed = [
-        json.dumps(
-            {"name": tool.name, "description": tool.description, "parameters": tool.parameters}, ensure_ascii=False
-        )
-        for tool in actions.tools
-    ]
     calls = "one call of a tool" if actions.calls_max == 1 else f"up to {actions.calls_max} calls of tools at once"
     calling = f'{{"calls": [{{"name": …, "arguments": {{…}}}}]}} with {calls}'
     said = "text" if reply is None else "object"
     forms = calling if actions.must_call else f'{{"reply": {said}}} to say something, or {calling}'
+    parts = [_ACTIONS.format(forms=forms), _fenceless(actions.listing)]
     if reply is not None and not actions.must_call:
-        listed.append(
-            f"A reply is no text, but an object of this JSON Schema:\n{json.dumps(reply, ensure_ascii=False)}"
-        )
-    return without_fences("\n".join([_ACTIONS.format(forms=forms), *listed]))
+        form = without_fences(json.dumps(reply, ensure_ascii=False))
+        parts.append(f"A reply is no text, but an object of this JSON Schema:\n{form}")
+    return "\n".join(parts)
+
+
+# All calls of a stage have the same tools, whose texts may be long.
+@lru_cache(maxsize=8)
+def _fenceless(listing: str) -> str:
+    return without_fences(listing)
 
 
 def _listed(files: Sequence[WorkspaceFile], seed: int) -> str:

@@ -10,7 +10,13 @@ from pydantic_core import to_json
 
 from app.api.problems import ValidationFailed, body_fault, refused
 from app.api.request_body import parsed_body
-from app.api.requests import DeliberationRequest, RequestModel, Whole
+from app.api.request_model import (
+    RequestModel,
+    Whole,
+)
+from app.api.requests import (
+    DeliberationRequest,
+)
 from app.api.schemas import FieldProblem
 from app.api.webhook_payloads import TASK_CONTEXT, TERMINAL_EVENTS
 from app.facades.message_content import FilePart, evidence_of, file_at, given_file

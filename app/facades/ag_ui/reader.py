@@ -6,8 +6,17 @@ from pydantic import Field, PlainValidator, ValidationInfo, WithJsonSchema
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticKnownError
 
+from app.api.action_requests import (
+    ACTION_TOOLS_MAX,
+    CALL_ID_PATTERN,
+)
 from app.api.problems import ValidationFailed, body_fault
-from app.api.requests import ACTION_TOOLS_MAX, CALL_ID_PATTERN, DeliberationRequest, RequestModel
+from app.api.request_model import (
+    RequestModel,
+)
+from app.api.requests import (
+    DeliberationRequest,
+)
 from app.api.schemas import FieldProblem
 from app.deliberation.conversation import CallTurn, ConversationTurn, said_with_calls
 from app.facades import openai_requests as openai

@@ -4,14 +4,18 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from app.api.problems import ValidationFailed, body_fault, refused
-from app.api.requests import (
-    AGENTS_MAX,
+from app.api.action_requests import (
     CALL_ID_PATTERN,
-    COMPLETION_TOKENS_MAX,
-    DeliberationRequest,
+)
+from app.api.problems import ValidationFailed, body_fault, refused
+from app.api.request_model import (
     MaybeWhole,
     RequestModel,
+)
+from app.api.requests import (
+    AGENTS_MAX,
+    COMPLETION_TOKENS_MAX,
+    DeliberationRequest,
 )
 from app.api.schemas import FieldProblem
 from app.deliberation.conversation import CallTurn, ConversationTurn, said_with_calls

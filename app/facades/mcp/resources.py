@@ -8,7 +8,9 @@ from pydantic import Field, PrivateAttr, model_validator
 from pydantic.alias_generators import to_camel
 
 from app.api.problems import ValidationFailed, body_fault, refused
-from app.api.requests import RequestModel
+from app.api.request_model import (
+    RequestModel,
+)
 from app.facades.mcp.rest import AskRoute, RouteAnswer
 from app.facades.message_content import MEDIA_TYPE_CHARS_MAX, FilePart, file_of, given_file
 

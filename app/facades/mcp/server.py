@@ -13,7 +13,12 @@ from mcp.server.caching import CacheHint
 from pydantic import Field
 
 from app.api.request_body import parsed_body
-from app.api.requests import TASK_CHARS_MAX, RequestModel
+from app.api.request_model import (
+    RequestModel,
+)
+from app.api.requests import (
+    TASK_CHARS_MAX,
+)
 from app.api.suggestions import did_you_mean
 from app.deliberation.errors import DeliberationError
 from app.deliberation.lenient_arguments import as_meant

@@ -15,7 +15,15 @@ from pydantic.json_schema import SkipJsonSchema
 from app.api.headers import KEY_PATTERN, WAIT_MAX_S
 from app.api.installation import RoleList
 from app.api.request_body import parsed_body
-from app.api.requests import TASK_CHARS_MAX, CancelRequest, DeliberationRequest, RequestModel, Whole
+from app.api.request_model import (
+    RequestModel,
+    Whole,
+)
+from app.api.requests import (
+    TASK_CHARS_MAX,
+    CancelRequest,
+    DeliberationRequest,
+)
 from app.api.schemas import DeliberationReceipt, DeliberationResult, StrategyList
 from app.deliberation.facts import TERMINAL_STATUS
 from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN

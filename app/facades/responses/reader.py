@@ -6,8 +6,19 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from app.api.action_requests import (
+    CALL_ID_PATTERN,
+)
 from app.api.problems import ValidationFailed, body_fault, refused
-from app.api.requests import CALL_ID_PATTERN, FILE_ID_PREFIX, INLINE_CHARS_MAX, SEED_MAX, MaybeWhole, RequestModel
+from app.api.request_model import (
+    MaybeWhole,
+    RequestModel,
+)
+from app.api.requests import (
+    FILE_ID_PREFIX,
+    INLINE_CHARS_MAX,
+    SEED_MAX,
+)
 from app.deliberation.actions import arguments_json
 from app.deliberation.conversation import CallTurn, ConversationTurn, said_with_calls, turns_of
 from app.deliberation.facts import Action

@@ -101,7 +101,7 @@ async def test_a_long_text_is_read_while_the_event_loop_goes_on(long: bool, monk
         raise InvalidOutput("x")
 
     monkeypatch.setattr("serve_deployments.agent.validation.read_output", read)
-    schema = Output(kind="answer").with_answers_of({"type": "object"})
+    schema = Output(kind="answer").with_answers_of(json.dumps({"type": "object"}))
     for output, text in ((Output(kind="answer"), "x" * (ON_LOOP_CHARS_MAX + long)), (schema, "{}")):
         with pytest.raises(InvalidOutput):
             asked = call().model_copy(update={"output": output})

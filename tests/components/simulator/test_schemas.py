@@ -50,9 +50,9 @@ DEMANDED: dict[str, Any] = {
         Output(kind="analysis"),
         Output(kind="program"),
         Output(kind="tests"),
-        Output(kind="answer").with_answers_of({"type": "object"}),
-        Output(kind="revision").with_answers_of(DEMANDED),
-        Output(kind="turn").with_answers_of(DEMANDED),
+        Output(kind="answer").with_answers_of(json.dumps({"type": "object"})),
+        Output(kind="revision").with_answers_of(json.dumps(DEMANDED)),
+        Output(kind="turn").with_answers_of(json.dumps(DEMANDED)),
     ],
     ids=lambda output: output.kind + ("-of-a-schema" if output.answer_schema else ""),
 )
