@@ -397,3 +397,10 @@ async def test_judges_of_actions_agree_in_their_ballots_though_equal_actions_are
     assert next(figure for figure in judged["figures"] if figure[0] == "agreement")[2] == "Kendall τ"
     voted = await said(page, acting([A, A, B]).facts)
     assert ["agreement", "67 %", "of the answers"] in voted["figures"]
+
+
+async def test_a_lead_is_over_the_next_other_answer(page: Page) -> None:
+    wanted = [called("read", "/a"), called("read", "/a"), called("read", "/b")]
+    told = await said(page, acting(wanted).facts)
+    (lead,) = [sentence for sentence in told["why"] if sentence.startswith("It stands")]
+    assert lead == "It stands 0.33 before dev-003."
