@@ -91,15 +91,16 @@ async def waits(client: httpx.AsyncClient) -> list[tuple[float, float]]:
 
 async def engine_alone(url: str, text: str) -> None:
     """Ask the engine over the text, as three members do at once, until this is cancelled."""
-    body = json.dumps({"model": "simulated", "messages": [{"role": "user", "content": text}]}).encode()
 
-    async def member(client: httpx.AsyncClient) -> None:
+    async def member(client: httpx.AsyncClient, body: bytes) -> None:
         while True:
             answer = await client.post("/v1/chat/completions", content=body)
             assert answer.status_code == 200, answer.text
 
     async with httpx.AsyncClient(base_url=url, timeout=600, headers={"Content-Type": "application/json"}) as client:
-        await asyncio.gather(*(member(client) for _ in range(3)))
+        model = (await client.get("/v1/models")).json()["data"][0]["id"]
+        body = json.dumps({"model": model, "messages": [{"role": "user", "content": text}]}).encode()
+        await asyncio.gather(*(member(client, body) for _ in range(3)))
 
 
 @asynccontextmanager
