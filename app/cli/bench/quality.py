@@ -17,8 +17,9 @@ from app.api.installation import RoleList
 from app.api.schemas import Deliberation, StrategyList
 from app.api.suggestions import did_you_mean
 from app.catalog.entries import BENCH
-from app.cli.bench.dataset import Question, read_dataset
+from app.cli.bench.dataset import read_dataset
 from app.cli.bench.grading import GradedAnswer, StrategyResult, grade, result_document, result_lines, summed_up
+from app.cli.bench.questions import Question
 from app.cli.client import GatewayClient, JsonObject, parsed
 from app.cli.exits import EXIT_HELP, CommandError, Exit, naming_options, print_json, run
 from app.cli.options import ApiKeyOption, JsonOption, UrlOption
@@ -105,12 +106,12 @@ def request_body(plan: Plan, strategy: str, agents: int, question: Question, ind
     if plan.model is not None:
         council = {"agents": [{"role": plan.role, "count": agents, "model": plan.model}]}
     return {
-        "task": question.text,
+        **question.asked,
         **council,
         "strategy": strategy,
         "parameters": own,
         **({} if plan.rounds is None else {"rounds": plan.rounds}),
-        "constraints": {"requirements": [question.requirement], "timeout_seconds": plan.timeout_s},
+        "constraints": {**question.asked.get("constraints", {}), "timeout_seconds": plan.timeout_s},
         "seed": plan.seed + index,
         "metadata": dict([BENCH]),
     }
@@ -120,10 +121,7 @@ def own_parameters(known: StrategyList, strategy: str, question: Question) -> Js
     """The parameters by which a strategy that counts answers reads them as the question's are read."""
     (definition,) = (offered for offered in known.items if offered.name == strategy)
     fields = definition.parameters.get("properties", {})
-    parameters: JsonObject = {"normaliser": question.normaliser}
-    if question.options:
-        parameters["options"] = list(question.options)
-    return {name: value for name, value in parameters.items() if name in fields}
+    return {name: value for name, value in question.reading.items() if name in fields}
 
 
 @dataclass(slots=True)
@@ -225,7 +223,9 @@ DirectoryOption = Annotated[
 
 @bench_cli.command(epilog=EXIT_HELP)
 def quality(
-    dataset: Annotated[Path, typer.Option(metavar="FILE.jsonl", help="Questions with answers.")],
+    dataset: Annotated[
+        str, typer.Option(metavar="FILE.jsonl", help="Questions with answers, or bfcl:CATEGORY of Berkeley's.")
+    ],
     strategy: StrategyOption = None,
     engine_url: EngineOption = None,
     url: UrlOption = None,
@@ -269,7 +269,7 @@ def quality(
     async def main() -> Exit:
         source = gateway_before(engines, data_dir) if engines else gateway_client(url, data_dir, api_key)
         async with source as gateway:
-            await measure(gateway, plan, dataset.name, questions, as_json=as_json)
+            await measure(gateway, plan, Path(dataset).name, questions, as_json=as_json)
         return Exit.SUCCESS
 
     run(main, as_json=as_json)

@@ -34,8 +34,8 @@ def test_a_task_with_a_mark_begins_with_its_text(tmp_path: Path) -> None:
 
 
 def test_a_data_set_with_a_mark_is_read(tmp_path: Path) -> None:
-    (question,) = read_dataset(written(tmp_path, "data-set"), 1)
-    assert question.answer == "42"
+    (question,) = read_dataset(str(written(tmp_path, "data-set")), 1)
+    assert question.is_right("42")
 
 
 def test_files_of_settings_and_secrets_may_have_a_mark(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from app.api.schemas import StrategyList, StrategyResource
-from app.cli.bench.dataset import Question, read_dataset
+from app.cli.bench.dataset import read_dataset
 from app.cli.bench.grading import result_document, result_lines, summed_up
 from app.cli.bench.quality import Plan, measure, own_parameters, request_body
+from app.cli.bench.questions import TextQuestion
 from app.cli.client import GatewayClient
 from app.cli.exits import CommandError, Exit
 from app.deliberation.calls import Call
@@ -37,16 +38,17 @@ PLAN = Plan(
     baseline=True,
 )
 QUESTIONS = [
-    Question("1 + 1?", "2", "number"),
-    Question("2 + 2?", "4", "number"),
-    Question("Red?", "yes", "choice", ("yes", "no")),
+    TextQuestion("1 + 1?", "2", "number"),
+    TextQuestion("2 + 2?", "4", "number"),
+    TextQuestion("Red?", "yes", "choice", ("yes", "no")),
 ]
 
 
 def test_the_packaged_examples_are_a_data_set() -> None:
-    questions = read_dataset(Path(__file__).parents[4] / "examples" / "quality.jsonl", None)
-    assert len(questions) == 20 and all(question.is_right(question.answer) for question in questions)
-    assert len(read_dataset(Path(__file__).parents[4] / "examples" / "quality.jsonl", 3)) == 3
+    questions = read_dataset(str(Path(__file__).parents[4] / "examples" / "quality.jsonl"), None)
+    assert len(questions) == 20
+    assert all(isinstance(each, TextQuestion) and each.is_right(each.answer) for each in questions)
+    assert len(read_dataset(str(Path(__file__).parents[4] / "examples" / "quality.jsonl"), 3)) == 3
 
 
 def test_every_strategy_gets_the_same_task_and_its_own_normaliser() -> None:
@@ -56,6 +58,15 @@ def test_every_strategy_gets_the_same_task_and_its_own_normaliser() -> None:
     named = request_body(replace(PLAN, model="m", rounds=2), "council", 2, QUESTIONS[0], 0, {})
     assert named["agents"] == [{"role": "DEV", "count": 2, "model": "m"}] and named["rounds"] == 2
     assert "num_agents" not in named
+
+
+def test_a_name_of_berkeleys_data_without_its_package_says_how_to_get_it() -> None:
+    with pytest.raises(CommandError) as missing:
+        read_dataset("bfcl:simple_python", None)
+    assert "pip install --no-deps bfcl-eval" in missing.value.remedy
+    with pytest.raises(CommandError) as unknown:
+        read_dataset("bfcl:simple", None)
+    assert "simple_python" in unknown.value.remedy
 
 
 def test_only_counting_strategies_get_a_normaliser() -> None:

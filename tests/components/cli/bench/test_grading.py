@@ -1,19 +1,22 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.api.resource import resource
 from app.api.schemas import Deliberation
-from app.cli.bench.dataset import FAULTS_MAX, Question, read_dataset
+from app.cli.bench.dataset import FAULTS_MAX, read_dataset
 from app.cli.bench.grading import Flips, first_drafts, flips, grade, summed_up, wilson
+from app.cli.bench.questions import TextQuestion
 from app.cli.exits import CommandError
+from app.deliberation.facts import Action, ActionCall
 from app.deliberation.fold import fold
 from tests.components.cli.bench.graded_answers import GRADED
 from tests.unit.facts_of import CouncilScript, agent_ids, run, specification
 
-RED = Question("Name a colour.", "red")
+RED = TextQuestion("Name a colour.", "red")
 
 
 @pytest.fixture
@@ -25,6 +28,20 @@ def ended(agents: CouncilScript, size: int = 3, strategy: str = "council") -> De
     state = fold(enumerate(run(specification(size, strategy=strategy), agents).facts, start=1))
     assert state is not None
     return resource(state, epoch="e", retention_s=60)
+
+
+DELETE = {
+    "name": "delete",
+    "parameters": {
+        "properties": {"path": {"type": "string"}, "force": {"type": "boolean", "default": False}},
+        "required": ["path"],
+    },
+    "comparisons": {"path": "path"},
+}
+
+
+def row_of_calls(calls: list[list[dict[str, Any]]]) -> str:
+    return json.dumps({"question": "Free db-2.", "actions": {"tools": [DELETE]}, "calls": calls})
 
 
 BAD_ROWS = {
@@ -41,6 +58,10 @@ BAD_ROWS = {
         '{"question": "x", "answer": "maybe", "normaliser": "choice", "options": ["yes", "no"]}',
         "read as a choice",
     ),
+    "a call of no tool": (row_of_calls([[{"name": "drop", "arguments": {}}]]), "no tool is called 'drop'"),
+    "no right action": (row_of_calls([]), "calls: "),
+    "actions without calls": ('{"question": "x", "actions": {"tools": [{"name": "t"}]}}', "calls: It is missing"),
+    "actions without tools": ('{"question": "x", "actions": {"tools": []}, "calls": [[]]}', "actions: "),
     "options without a choice": ('{"question": "x", "answer": "x", "options": ["x", "y"]}', "options: "),
 }
 
@@ -49,7 +70,7 @@ BAD_ROWS = {
 def test_an_invalid_row_is_reported_with_line_and_remedy(dataset: Path, row: str, detail: str) -> None:
     dataset.write_text(f'{{"question": "fine", "answer": 1}}\n\n{row}\n')
     with pytest.raises(CommandError) as refused:
-        read_dataset(dataset, None)
+        read_dataset(str(dataset), None)
     (fault,) = refused.value.fields
     assert fault.field == "line 3" and detail in fault.detail and fault.remedy
 
@@ -57,21 +78,50 @@ def test_an_invalid_row_is_reported_with_line_and_remedy(dataset: Path, row: str
 def test_rejects_an_empty_data_set_and_bounds_the_faults(dataset: Path) -> None:
     dataset.write_text("\n \n")
     with pytest.raises(CommandError) as empty:
-        read_dataset(dataset, None)
+        read_dataset(str(dataset), None)
     assert "no row" in empty.value.fields[0].detail
     dataset.write_text("x\n" * 100)
     with pytest.raises(CommandError, match="100 rows cannot be used") as many:
-        read_dataset(dataset, None)
+        read_dataset(str(dataset), None)
     assert len(many.value.fields) == FAULTS_MAX
 
 
 def test_rows_keep_their_order_and_unicode_line_ends(dataset: Path) -> None:
     rows = [{"question": "a\u2028b", "answer": 4.50, "normaliser": "number"}, {"question": "c", "answer": "Red"}]
     dataset.write_text("\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
-    found = read_dataset(dataset, None)
-    assert [question.text for question in found] == ["a\u2028b", "c"]
+    found = read_dataset(str(dataset), None)
+    assert [question.asked["task"] for question in found] == ["a\u2028b", "c"]
     assert found[0].is_right("It is 4.5.") and not found[0].is_right("4.51")
     assert found[1].is_right("**red**") and not found[1].is_right(None)
+
+
+def test_an_action_is_right_where_it_equals_one_of_the_right_ones(dataset: Path) -> None:
+    right = [{"name": "delete", "arguments": {"path": "/var/log/old"}}]
+    dataset.write_text("\n".join([row_of_calls([right]), row_of_calls([[]]), row_of_calls([right, []])]))
+    acting, replying, either = read_dataset(str(dataset), None)
+    call = ActionCall(id="call_1", name="delete", arguments={"force": False, "path": "/var/./log/old"})
+    written = Action(calls=(call,)).model_dump_json()
+    another = Action(calls=(call.model_copy(update={"arguments": {"path": "/var/log"}}),)).model_dump_json()
+    reply = Action(reply="I do not know.").model_dump_json()
+    graded = [
+        [question.is_right(answer) for answer in (written, another, reply, "words", None)]
+        for question in (acting, replying, either)
+    ]
+    assert graded == [
+        [True, False, False, False, False],
+        [False, False, True, False, False],
+        [True, False, True, False, False],
+    ]
+    assert acting.asked["actions"]["tools"][0]["name"] == "delete" and acting.reading == {}
+    assert acting.asked["conversation"] == [{"role": "user", "text": "Free db-2."}]
+
+
+def test_actions_are_read_alike_in_whatever_order_they_call(dataset: Path) -> None:
+    dataset.write_text(row_of_calls([[]]))
+    (question,) = read_dataset(str(dataset), None)
+    calls = [ActionCall(name="delete", arguments={"path": path}) for path in ("/a", "/b")]
+    one, other = (question.read(Action(calls=tuple(order)).model_dump_json()) for order in (calls, calls[::-1]))
+    assert one is not None and one == other and question.read("words") is None
 
 
 def test_a_first_draft_is_the_answer_before_any_revision() -> None:
@@ -89,7 +139,7 @@ def test_grades_spoilt_and_corrected_verdicts() -> None:
 
 
 def test_a_grade_counts_calls_tokens_and_readable_answers() -> None:
-    question = Question("Name a number.", "7", "number")
+    question = TextQuestion("Name a number.", "7", "number")
     texts = {"s1-dev-001": "7", "s1-dev-002": "seven", "s1-dev-003": "8"}
     found = grade(question, ended(CouncilScript(text=texts.__getitem__), strategy="best_of_n"))
     # Three drafts, one of them unreadable, and the verdict, which is the first agent's.
