@@ -7,7 +7,7 @@ call.
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pydoc_data.topics import topics
 
 from rich.console import Console
@@ -15,9 +15,12 @@ from rich.table import Table
 
 from app.deliberation.conversation import CallTurn, ConversationTurn, said_with_calls, task_of
 from app.deliberation.specification import Actions, ActionTool
+from benchmarks.prefill import simulated_tokens
 from benchmarks.prefix import ROLES, Sent, specification, stages
 from serve_deployments.simulator.server.engine import PrefixCache
-from serve_deployments.simulator.writer.tokens import split_blocks
+
+Admit = Callable[[Sent], tuple[int, int]]
+"""Has an engine read a prompt; returns its tokens, and those that the engine found in its cache."""
 
 TURNS = 30
 RESULT_CHARS = 1_200
@@ -30,7 +33,7 @@ _SEARCH = ActionTool(
 )
 
 
-def loop() -> Iterator[list[ConversationTurn]]:
+def loop(result_chars: int = RESULT_CHARS) -> Iterator[list[ConversationTurn]]:
     """The conversation at each turn: a question, then a call and its result more each time."""
     asked = "\n".join(f'search({{"page": {page}}})' for page in range(TURNS))
     turns = [
@@ -41,7 +44,7 @@ def loop() -> Iterator[list[ConversationTurn]]:
     for page in range(TURNS):
         yield turns
         call = CallTurn(f"call_{page}", "search", json.dumps({"page": page}))
-        found = helped[page * RESULT_CHARS : (page + 1) * RESULT_CHARS]
+        found = helped[page * result_chars : (page + 1) * result_chars]
         turns = [
             *turns,
             ConversationTurn("assistant", None, said_with_calls("", [call])),
@@ -57,14 +60,26 @@ def sent_at(turns: Sequence[ConversationTurn], number: int, strategy: str, size:
         yield from stage
 
 
-def shares(strategy: str, size: int) -> tuple[int, float, float]:
-    """The prompt tokens of a loop, their cached share, and the ideal one."""
-    cache, known = PrefixCache(1 << 20), set[str]()
+def simulated() -> Admit:
+    """An engine with a cache of its own, which the simulator counts."""
+    cache = PrefixCache(1 << 20)
+    return lambda sent: (sent.prompt.tokens, cache.admit(sent.prompt.blocks, sent.prompt.tokens, None))
+
+
+def shares(
+    strategy: str,
+    size: int,
+    admit: Admit,
+    count: Callable[[str], int] = simulated_tokens,
+    result_chars: int = RESULT_CHARS,
+) -> tuple[int, float, float]:
+    """The prompt tokens of a loop, their cached share, and the ideal one; `count` gives a text's tokens."""
+    known = set[str]()
     prompt_tokens = cached = floor = 0
-    for number, turns in enumerate(loop()):
+    for number, turns in enumerate(loop(result_chars)):
         for sent in sent_at(turns, number, strategy, size):
-            prompt_tokens += sent.prompt.tokens
-            cached += cache.admit(sent.prompt.blocks, sent.prompt.tokens, None)
+            tokens, found = admit(sent)
+            prompt_tokens, cached = prompt_tokens + tokens, cached + found
             said, _, work = sent.prompt.rendered.rpartition(_WORK)
             # A message that grows by another one at its end has the beginning in common.
             new = next(
@@ -76,7 +91,7 @@ def shares(strategy: str, size: int) -> tuple[int, float, float]:
                 said,
             )
             known.add(said)
-            floor += split_blocks(new)[0] + split_blocks(_WORK + work)[0]
+            floor += count(new) + count(_WORK + work)
     return prompt_tokens, cached / prompt_tokens, 1 - floor / prompt_tokens
 
 
@@ -84,7 +99,7 @@ def main() -> None:
     argparse.ArgumentParser(description="The cached share of an agent's loop").parse_args()
     table = Table("strategy, members", "prompt tokens", "cached", "ideal", "cached ÷ ideal", title="SIMULATED")
     for strategy, size in MEMBERS.items():
-        tokens, achieved, ideal = shares(strategy, size)
+        tokens, achieved, ideal = shares(strategy, size, simulated())
         table.add_row(
             f"{strategy}, {size}", f"{tokens:,}", f"{achieved:.4f}", f"{ideal:.4f}", f"{achieved / ideal:.4f}"
         )

@@ -3,6 +3,7 @@
 The simulator's cache counts as vLLM's does, and the prompts' order of texts lets vLLM reach the ideal share.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -11,13 +12,16 @@ from typing import Any
 import httpx
 import pytest
 
+from benchmarks.agent_loop import MEMBERS, shares
 from benchmarks.prefill import Floors
 from benchmarks.prefix import ROLES, SIZES, Sent, specification, stages
+from serve_deployments.engine.request_body import request_body
 from serve_deployments.simulator.server.engine import PrefixCache
 from tests.vllm.protocol import CHAT
 from tests.vllm.server import BLOCK_TOKENS, Engine
 
 pytestmark = pytest.mark.vllm
+RESULT_CHARS = 600
 
 
 class Replay:
@@ -29,8 +33,8 @@ class Replay:
     def _post(self, path: str, **fields: Any) -> dict[str, Any]:
         return self._client.post(path, json={"model": self._model, **fields}).raise_for_status().json()
 
-    def _messages(self, sent: Sent) -> list[dict[str, str]]:
-        return [message.model_dump() for message in sent.call.messages]
+    def _messages(self, sent: Sent) -> list[dict[str, Any]]:
+        return json.loads(request_body(sent.call, self._model, sent.call.seed, stream=False))["messages"]
 
     def count(self, text: str) -> int:
         return self._post("/tokenize", prompt=text, add_special_tokens=False)["count"]
@@ -40,13 +44,14 @@ class Replay:
         starts = range(0, len(tokens), BLOCK_TOKENS)
         return [str(tokens[start : start + BLOCK_TOKENS]) for start in starts], len(tokens)
 
-    def cached(self, stage: Sequence[Sent], *, at_once: bool) -> list[int]:
-        def ask(sent: Sent) -> int:
-            answered = self._post(CHAT, messages=self._messages(sent), max_tokens=1, cache_salt=self._salt)
-            return answered["usage"]["prompt_tokens_details"]["cached_tokens"]
+    def admit(self, sent: Sent) -> tuple[int, int]:
+        """The tokens of the prompt, and those that vLLM found in its cache."""
+        answered = self._post(CHAT, messages=self._messages(sent), max_tokens=1, cache_salt=self._salt)["usage"]
+        return answered["prompt_tokens"], answered["prompt_tokens_details"]["cached_tokens"]
 
+    def cached(self, stage: Sequence[Sent], *, at_once: bool) -> list[int]:
         with ThreadPoolExecutor(len(stage) if at_once else 1) as threads:
-            return list(threads.map(ask, stage))
+            return [cached for _, cached in threads.map(self.admit, stage)]
 
 
 @pytest.fixture
@@ -87,3 +92,9 @@ def test_vllm_reaches_the_ideal_cached_share_of_the_prompts_order(
             prompt_tokens += replay.blocks(each)[1]
         cached_tokens += sum(replay.cached(stage, at_once=True))
     assert cached_tokens >= 0.95 * (prompt_tokens - floors.in_order)
+
+
+@pytest.mark.parametrize("strategy", MEMBERS)
+def test_vllm_computes_each_turn_of_an_agents_loop_once(replay: Replay, strategy: str) -> None:
+    _, achieved, ideal = shares(strategy, MEMBERS[strategy], replay.admit, cache(replay.count), RESULT_CHARS)
+    assert achieved >= 0.95 * ideal
