@@ -76,6 +76,7 @@ KEEPALIVE_S = 4.0
 HEADERS = [("Content-Type", "application/json"), ("Accept", "*/*"), ("Accept-Encoding", "identity")]
 # Engines (by `owned_by` in /v1/models) that take vLLM's own request fields; others might refuse them.
 EXTENDED_ENGINES = frozenset({"vllm", "simulator"})
+LLAMA_CPP = "llamacpp"
 # Bounds of a list of models and of an error, in bytes and seconds.
 LIST_BYTES_MAX = 1024 * 1024
 ERROR_BYTES_MAX = 64 * 1024
@@ -245,6 +246,8 @@ class Engines(EnginePool):
         engine.list_problem, engine.list_problem_since = "", None
         if engine.extended and (engine.version is None or not engine.healthy):
             engine.version = await self._version(engine)
+        if engine.spec.max_in_flight is None and any(model.owner == LLAMA_CPP for model in listed):
+            engine.slots = await self._slots(engine)
         engine.accepts_key(probe=True)
         self._connected(engine)
 
@@ -278,6 +281,14 @@ class Engines(EnginePool):
         with suppress(ValueError, KeyError, TypeError, httpx.HTTPError, aiohttp.ClientError, EngineUnavailable):
             _, content = await self._get(engine, engine.version_url, ERROR_BYTES_MAX)
             return str(from_json(content)["version"])[:MODEL_CHARS_MAX]
+        return None
+
+    async def _slots(self, engine: EngineState) -> int | None:
+        """The calls that llama.cpp's server works on at once: in its own queue a call would seem to hang."""
+        with suppress(ValueError, KeyError, TypeError, httpx.HTTPError, aiohttp.ClientError, EngineUnavailable):
+            _, content = await self._get(engine, engine.properties_url, LIST_BYTES_MAX)
+            slots = from_json(content)["total_slots"]
+            return slots if isinstance(slots, int) and slots > 0 else None
         return None
 
     async def count_tokens(self, text: str, model: str | None) -> int | None:
@@ -380,8 +391,8 @@ class Engines(EnginePool):
         raises CallCancelled, nothing is sent.
 
         Raises EngineUnreachable (no connection), EngineUnavailable (broken off, 5xx, 429, nonsense), EngineRejected
-        (4xx; KeyRefused for 401 and 403) or CallTimeout (no byte for the engine's idle time; a batch call's begins with
-        its first text). Cancelling closes the connection, so that the engine stops generating.
+        (4xx; KeyRefused for 401 and 403) or CallTimeout (no byte for `EngineState.silence_s`, for a batch call from its
+        first text on). Cancelling closes the connection, so that the engine stops generating.
         """
         streams = on_text is not None
         reading = StreamedReply(StreamedChoice(call, trace, on_text, meter, is_watched))
@@ -404,7 +415,8 @@ class Engines(EnginePool):
             reading.structured = None if offers else dialect.structured
             reading.choice.tool_calls = StreamedToolCalls() if offers and native else None
             key = engine.key.headers
-            body = RequestBody(content, before_sending, meter, yields=sent is not None and sent >= BATCH_AFTER)
+            silence_s, yields = engine.silence_s(len(content)), sent is not None and sent >= BATCH_AFTER
+            body = RequestBody(content, before_sending, meter, silence_s, yields=yields)
             requests += 1
             span = ChatSpan.begun(self._tracer, engine, model, seed, reading, requests, streams=streams)
             try:
@@ -440,7 +452,7 @@ class Engines(EnginePool):
         try:
             reply = await self._exchange(engine, body, reading, span, streams=streams)
         except (httpx.ReadTimeout, TimeoutError) as exc:
-            silent = f"was silent for {engine.spec.idle_timeout_s:g} seconds"
+            silent = f"was silent for {body.silence_s:.3g} seconds"
             self._failed(engine, EngineFailure("silent", f"it {silent}"), unreachable=False)
             raise CallTimeout(f"{engine.label} {silent}") from exc
         except (httpx.HTTPError, aiohttp.ClientError) as exc:
@@ -476,10 +488,10 @@ class Engines(EnginePool):
         if span is not None:
             named.append(("traceparent", span.ref.traceparent))
         headers = [*HEADERS, *named, *engine.headers, ("Content-Length", str(len(body.content)))]
-        connect_s, idle_s = engine.spec.connect_timeout_s, engine.spec.idle_timeout_s
+        connect_s, silence_s = engine.spec.connect_timeout_s, body.silence_s
         # Unstreamed, the first byte comes with the last: only the call's deadline ends a hung request.
-        read_s = None if not streams or body.yields else idle_s
-        timeout = {"connect": connect_s, "pool": connect_s, "write": idle_s, "read": read_s}
+        read_s = None if not streams or body.yields else silence_s
+        timeout = {"connect": connect_s, "pool": connect_s, "write": engine.spec.idle_timeout_s, "read": read_s}
         reading.began_s = asyncio.get_running_loop().time()
         # Straight to the transport: redirects, cookies and authentication are not needed, and cost as much again.
         request = httpx.Request(
@@ -503,7 +515,7 @@ class Engines(EnginePool):
             self._wake()
             async with aclosing(_decoded(engine, response)) as chunks:
                 end: BodyEnd | None = response.extensions.get(BODY_END)
-                return await reading.read(engine, chunks, idle_s=idle_s if body.yields else None, end=end)
+                return await reading.read(engine, chunks, idle_s=silence_s if body.yields else None, end=end)
         except ErrorInBody as error:
             raise refusal_of(engine, error.status, response.headers, error.content, " within a success") from error
         finally:
@@ -547,8 +559,9 @@ def _listed(content: bytes) -> list[_ListedModel]:
         model: dict[str, Any] = cast("dict[str, Any]", element) if isinstance(element, dict) else {"id": element}
         name = next((model[key] for key in ("id", "name", "model") if isinstance(model.get(key), str)), "")
         if 0 < len(name) <= MODEL_CHARS_MAX:
-            # Names of vLLM, and of OpenRouter.
-            tokens = next((model[key] for key in ("max_model_len", "context_length") if key in model), None)
+            # Names of vLLM, of OpenRouter, and of llama.cpp, which has it among its metadata.
+            told = model | cast("dict[str, Any]", model["meta"]) if isinstance(model.get("meta"), dict) else model
+            tokens = next((told[key] for key in ("max_model_len", "context_length", "n_ctx") if key in told), None)
             context_tokens = tokens if isinstance(tokens, int) and 0 < tokens < 2**53 else None
             models.append(_ListedModel(name, str(model.get("owned_by"))[:MODEL_CHARS_MAX], context_tokens))
     if body and not models:

@@ -206,12 +206,13 @@ def _show(pictures: Iterable[str], messages: Iterable[dict[str, Any]]) -> None:
 class RequestBody:
     """A request's body, which `before_sending` may refuse after the connection was made, right before it is written.
 
-    One that `yields` may wait in the engine's queue behind all others.
+    It is lost after `silence_s` without a byte. One that `yields` may wait in the engine's queue behind all others.
     """
 
     content: bytes
     before_sending: BeforeSending | None
     meter: Meter
+    silence_s: float
     yields: bool = False
     refused: CallCancelled | None = None
     written: bool = False

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import structlog
 
+from app.deliberation.budget import BYTES_PER_TOKEN
 from app.deliberation.calls import Usage
 from app.deliberation.engine_troubles import EngineTrouble, TroubleCause
 from app.deliberation.errors import AnswerWithheld, CallFailure, EngineRejected, EngineUnavailable, InvalidRequest
@@ -40,6 +41,12 @@ _FILTERED = re.compile(
 )
 # The last answers of an engine, from which its time to the first token and its cached share are told.
 RECENT_MAX = 32
+# An engine says nothing while it computes a prompt, nor while it computes those of calls beside it. Prompts that it
+# found in its cache tell no pace. Before its first answers it may be a laptop's.
+PROMPTS_AT_ONCE = 4
+PACED_TOKENS_MIN = 64
+IDLE_TIMES_AT_FIRST = 4
+TOKENS_PER_S_AT_FIRST = 200
 # Longer than any deadline.
 RETRY_AFTER_MAX_S = 86_400.0
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?")
@@ -111,9 +118,9 @@ class EngineState:
     Retry-After, `refusing_since` the first 429 or 503 in a row. `failure` is that of the last request that failed.
     `silent_since` begins with a probe that was not answered in time. `answers`, `usage`, and the durations `seconds`
     and `first_token` of answered requests count from the replica's start; `recent` has milliseconds to the first token,
-    prompt tokens and cached ones. `outage` lasts from the first failed connection to the next response, at `reached_s`.
-    `key_rejected` lasts from the first refusal of the key to the next request that is not refused. `prioritises` is
-    True until it refuses a priority.
+    prompt tokens and cached ones. `slots` are the calls that it works on at once, where it says so. `outage` lasts from
+    the first failed connection to the next response, at `reached_s`. `key_rejected` lasts from the first refusal of the
+    key to the next request that is not refused. `prioritises` is True until it refuses a priority.
     """
 
     spec: EngineSpec
@@ -125,6 +132,7 @@ class EngineState:
     models_url: str = field(init=False)
     version_url: str = field(init=False)
     tokenize_url: str = field(init=False)
+    properties_url: str = field(init=False)
     models: tuple[str, ...] = ()
     listed: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
     list_problem: str = ""
@@ -143,6 +151,7 @@ class EngineState:
     prioritises: bool = True
     version: str | None = None
     in_flight: int = 0
+    slots: int | None = None
     circuit: Circuit = field(default_factory=Circuit)
     outage: Outage | None = None
     reached_s: float = -math.inf
@@ -161,6 +170,7 @@ class EngineState:
         root = urlsplit(self.spec.url)
         self.version_url = root._replace(path=f"{root.path}/version").geturl()
         self.tokenize_url = root._replace(path=f"{root.path}/tokenize").geturl()
+        self.properties_url = root._replace(path=f"{root.path}/props").geturl()
 
     @property
     def headers(self) -> list[tuple[str, str]]:
@@ -168,7 +178,26 @@ class EngineState:
 
     @property
     def full(self) -> bool:
-        return self.spec.max_in_flight is not None and self.in_flight >= self.spec.max_in_flight
+        most = self.slots if self.spec.max_in_flight is None else self.spec.max_in_flight
+        return most is not None and self.in_flight >= most
+
+    def silence_s(self, body_bytes: int) -> float:
+        """The seconds without a byte after which a request with a body of so many bytes counts as lost.
+
+        They grow with the prompt by the slowest of the last answers, which may have waited in the engine's own queue.
+        """
+        tokens = body_bytes / BYTES_PER_TOKEN
+        slowest_s = max(
+            (
+                ttft_ms / 1_000 / (prompt - cached)
+                for ttft_ms, prompt, cached in self.recent
+                if ttft_ms is not None and prompt - cached >= PACED_TOKENS_MIN
+            ),
+            default=None,
+        )
+        if slowest_s is None:
+            return IDLE_TIMES_AT_FIRST * self.spec.idle_timeout_s + tokens / TOKENS_PER_S_AT_FIRST
+        return self.spec.idle_timeout_s + PROMPTS_AT_ONCE * tokens * slowest_s
 
     @property
     def unlisted(self) -> bool:

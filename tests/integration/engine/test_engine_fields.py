@@ -223,7 +223,9 @@ async def test_a_batch_call_may_wait_for_its_first_text_beyond_the_idle_time_and
     models = {"data": [{"id": "m", "owned_by": "vllm"}]}
     router.get(f"{URL}/v1/models").mock(return_value=httpx.Response(200, json=models))
     router.get(f"{URL}/version").mock(return_value=httpx.Response(404))
-    await engines.model_of(engines.engines[0], None)
+    (engine,) = engines.engines
+    await engines.model_of(engine, None)
+    engine.recent.append((0, 700, 0))
     route = router.post(CHAT).mock(return_value=httpx.Response(200, stream=Pieces(WHOLE_STREAM)))
     for priority in (1, BATCH_AFTER + 1):
         await ask(engines, priority=priority)
@@ -231,4 +233,23 @@ async def test_a_batch_call_may_wait_for_its_first_text_beyond_the_idle_time_and
     router.post(CHAT).mock(return_value=httpx.Response(200, stream=Stalled(WHOLE_STREAM[:1])))
     with pytest.raises(CallTimeout, match="was silent for 1 seconds"):
         await ask(engines, priority=BATCH_AFTER + 1)
+    await engines.close()
+
+
+@pytest.mark.parametrize(
+    ("told", "slots"), [({"total_slots": 4}, 4), ({"total_slots": None}, None), ({}, None), ([], None)]
+)
+async def test_llama_cpps_server_gets_as_many_calls_at_once_as_it_has_slots(
+    router: respx.MockRouter, told: object, slots: int | None
+) -> None:
+    """What waits in its own queue would seem to hang, and be sent again."""
+    engines = Engines([EngineSpec(url=URL)], transport=httpx.MockTransport(router.async_handler))
+    listed = {"id": "m", "owned_by": "llamacpp", "meta": {"n_ctx": 4_096, "n_ctx_train": 32_768}}
+    router.get(f"{URL}/v1/models").mock(return_value=httpx.Response(200, json={"data": [listed]}))
+    router.get(f"{URL}/props").mock(return_value=httpx.Response(200, json=told))
+    (engine,) = engines.engines
+    await engines.model_of(engine, None)
+    assert engine.slots == slots and engine.listed == {"m": 4_096}
+    engine.in_flight = 4
+    assert engine.full is (slots == 4)
     await engines.close()
