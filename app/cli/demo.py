@@ -22,7 +22,7 @@ from app.cli.render.lines import print_to_stderr
 from app.cli.render.progress import Checklist, StackReady
 from app.cli.render.text import seconds
 from app.cli.stack.layout import StackOptions
-from app.cli.stack.up import running_stack
+from app.cli.stack.up import ModelOption, running_stack
 from app.cli.watch import until_ended, watch_deliberation
 from app.deliberation.roles import ROLES_BY_COMPLEXITY, Complexity
 
@@ -98,18 +98,20 @@ async def _demo(options: StackOptions, body: JsonObject, *, as_json: bool) -> Ex
 def demo(
     case: Annotated[Complexity | None, typer.Option(help="A council of 2, 3 or 4 roles, not three developers.")] = None,
     task: Annotated[str, typer.Option(help="The task.", show_default=False)] = TASK,
+    model: ModelOption = None,
     data_dir: KeepOption = None,
     port: Annotated[int, typer.Option(help="The gateway's port, or the next free one.")] = DEFAULT_PORT,
     as_json: JsonOption = False,
 ) -> None:
     """Start the whole stack, show one council live, and stop everything.
 
-    The engine is a simulator without weights: its texts are invented; everything else is real.
+    Without `--model` the engine is a simulator without weights: its texts are invented; everything else is real.
     """
 
     async def main() -> Exit:
         with _directory(data_dir, Console(stderr=True, highlight=False)) as directory:
-            options = StackOptions(data_dir=directory, port=port, simulate=_SIMULATE)
+            simulate = _SIMULATE if model is None else ()
+            options = StackOptions(data_dir=directory, port=port, simulate=simulate, model_file=model)
             return await _demo(options, demo_body(case, task), as_json=as_json)
 
     run(main, as_json=as_json)

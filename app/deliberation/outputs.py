@@ -315,7 +315,8 @@ def _score_schema(output: Output) -> dict[str, Any]:
     ]
     size = len(criteria)
     # prefixItems, not items with an enum of ids: constrained decoding then cannot leave a criterion out or repeat one.
-    listing = {"type": "array", "prefixItems": criteria, "items": False, "minItems": size, "maxItems": size}
+    # `items: false` would say no more than the size does, and llama.cpp's server refuses it.
+    listing = {"type": "array", "prefixItems": criteria, "minItems": size, "maxItems": size}
     return _object({label: _object({"criteria": listing}) for label in output.labels})
 
 

@@ -131,7 +131,7 @@ async def _running_stack(directory: Path, agents: AgentRunner) -> AsyncGenerator
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(supervised(outside, layout.stack_run, lambda _: None))
         log = await stack.enter_async_context(FaultProxy(layout.ports["nats"]))
-        engine = await stack.enter_async_context(FaultProxy(layout.ports["simulator"], recorder))
+        engine = await stack.enter_async_context(FaultProxy(layout.ports["engine"], recorder))
         proxied = directory / "nats_url"
         proxied.write_text(nats_url.replace(f":{layout.ports['nats']}", f":{log.port}"))
         process, url, mark = await asyncio.to_thread(_up, directory / "inside", proxied.as_uri(), engine.port, agents)

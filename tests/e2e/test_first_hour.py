@@ -115,5 +115,5 @@ async def test_the_first_hour_goes_as_it_is_written(tmp_path: Path) -> None:
         await use_the_openai_client(stack["url"])
         await receive_a_webhook(terminal)
         await go_wrong(terminal, client)
-        await run_out_of_time(client, stack["ports"]["simulator"])
+        await run_out_of_time(client, stack["ports"]["engine"])
     await come_back_with_keys_and_a_dead_engine(terminal, id)

@@ -1,4 +1,5 @@
 import contextlib
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import yaml
 
 from tests.conftest import free_port
 from tests.engines import build
+from tests.vllm import build as vllm_build
 from tests.vllm.server import Engine, EngineFailed, serving
 
 START_S = 240.0
@@ -31,6 +33,16 @@ def llama_server(log: Path) -> Generator[Engine]:
     }
     command = [_executable("python"), "-m", "llama_cpp.server", *_words(options)]
     with serving(command, {}, port, log, START_S, ready="/v1/models", key=KEY) as engine:
+        yield engine
+
+
+@contextlib.contextmanager
+def gguf_server(log: Path) -> Generator[Engine]:
+    """llama.cpp's own server with the tiny model, as `deliberate up --model` starts it."""
+    port = free_port()
+    options = {"--model": str(vllm_build.gguf()), "--port": str(port), "--slots": "2"}
+    command = [sys.executable, "-m", "serve_deployments.gguf", *_words(options)]
+    with serving(command, {"VLLM_API_KEY": KEY}, port, log, START_S, key=KEY) as engine:
         yield engine
 
 

@@ -19,7 +19,7 @@ from app.deliberation.roles import EngineSpec, Role
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
 from tests.engines.forms import OUTPUTS, assert_valid, calls_for
-from tests.engines.servers import KEY, litellm_server, llama_server
+from tests.engines.servers import KEY, gguf_server, litellm_server, llama_server
 from tests.environments import ROOT
 from tests.fakes import InMemoryJournal
 from tests.integration.agent.stage_runs import outcomes, request
@@ -40,15 +40,32 @@ class Server:
 
 SERVERS = {
     "vLLM": Server("json_schema", frozenset(), key=None),
-    "llama.cpp": Server(
+    "llama.cpp": Server("json_schema", frozenset({"refuses an unknown model"})),
+    "llama-cpp-python": Server(
         "json_object",
         frozenset({"json_schema", "tokens of a stream", "cached tokens", "refuses an unknown model"}),
         at_once=1,
     ),
     "LiteLLM": Server("json_object", frozenset({"json_schema", "cached tokens"}), at_once=1),
 }
-FIXTURES = {"vLLM": "vllm_engine", "llama.cpp": "llama_engine", "LiteLLM": "litellm_engine"}
-MARKS = {"vLLM": pytest.mark.vllm, "llama.cpp": pytest.mark.engines, "LiteLLM": pytest.mark.engines}
+FIXTURES = {
+    "vLLM": "vllm_engine",
+    "llama.cpp": "gguf_engine",
+    "llama-cpp-python": "llama_engine",
+    "LiteLLM": "litellm_engine",
+}
+MARKS = {
+    "vLLM": pytest.mark.vllm,
+    "llama.cpp": pytest.mark.vllm,
+    "llama-cpp-python": pytest.mark.engines,
+    "LiteLLM": pytest.mark.engines,
+}
+
+
+@pytest.fixture(scope="session")
+def gguf_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with gguf_server(tmp_path_factory.mktemp("gguf") / "gguf.log") as engine:
+        yield engine
 
 
 @pytest.fixture(scope="session")
@@ -199,7 +216,7 @@ async def test_calls_at_once_are_all_answered(agent: AgentReplica) -> None:
 
 
 @pytest.mark.engines
-@pytest.mark.parametrize(("name", "code"), [("llama.cpp", "engine_rejected"), ("LiteLLM", "engine_unavailable")])
+@pytest.mark.parametrize(("name", "code"), [("llama-cpp-python", "engine_rejected"), ("LiteLLM", "engine_unavailable")])
 async def test_a_wrong_key_ends_its_call(
     agent: AgentReplica, monkeypatch: pytest.MonkeyPatch, name: str, code: str
 ) -> None:

@@ -35,6 +35,11 @@ def model() -> Path:
     return venv() / "tiny-model"
 
 
+def gguf() -> Path:
+    """The same model, of other random weights, for llama.cpp."""
+    return venv() / "tiny.gguf"
+
+
 def site_packages() -> Path:
     return next((venv() / "lib").glob("python3.*")) / "site-packages"
 
@@ -56,6 +61,10 @@ def make_model() -> None:
     ENVIRONMENT.write("tests.vllm.make_model", model())
 
 
+def make_gguf() -> None:
+    ENVIRONMENT.write("tests.engines.make_gguf", gguf())
+
+
 def add(name: str, made_of: bytes, make: Callable[[], None]) -> None:
     """Make the environment and then a further model in it, each once."""
     main()
@@ -75,6 +84,8 @@ def main() -> None:
     ENVIRONMENT.once("environment", made_of, make_environment)
     sources = b"".join((HERE / name).read_bytes() for name in ("vocabulary.py", "make_model.py"))
     ENVIRONMENT.once("model", ENVIRONMENT.stamp("environment").read_bytes() + sources, make_model)
+    sources = (HERE / "vocabulary.py").read_bytes() + (ROOT / "tests/engines/make_gguf.py").read_bytes()
+    ENVIRONMENT.once("gguf", ENVIRONMENT.stamp("environment").read_bytes() + sources, make_gguf)
     print(f"vLLM {VLLM_VERSION} and its model are ready in {venv()}")
 
 

@@ -42,7 +42,7 @@ _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 
 
 
 def stack_children(layout: Layout) -> list[Child]:
-    """Returns the children in start order: nats, simulator, Ray or the coordinator, then what needs nats."""
+    """Returns the children in start order: nats, the engine, Ray or the coordinator, then what needs nats."""
     settings, database, engines = layout.settings, {"DATABASE_URL": layout.database_url}, layout.engine_variables
     # This machine, unless keys open the gateway to other users.
     own_hosts = "" if layout.options.key_pepper else f"{LOOPBACK},::1,localhost"
@@ -51,6 +51,8 @@ def stack_children(layout: Layout) -> list[Child]:
     children = [] if layout.options.nats_url else [_nats(layout)]
     if layout.simulates:
         children.append(_simulator(layout))
+    if layout.model_file is not None:
+        children.append(_model_server(layout, layout.model_file))
     if layout.uses_ray:
         children += [_ray(layout), _deployer(layout)]
     else:
@@ -198,7 +200,7 @@ async def declare_on_given(layout: Layout, report: ProgressReport) -> None:
 
 
 def _simulator(layout: Layout) -> Child:
-    url, port = layout.engine_urls[0], str(layout.ports["simulator"])
+    url, port = layout.engine_urls[0], str(layout.ports["engine"])
     # Behind keys, no local user may read the prompts.
     options = (*(("--no-controls",) if layout.options.key_pepper else ()), *layout.options.simulate)
     # As vLLM does, the simulator requires the key in this variable.
@@ -213,6 +215,23 @@ def _simulator(layout: Layout) -> Child:
         stop_within_s=3.0,
         detail=f"{url}  simulated; --engine-url names a real one",
         hint="`deliberate simulator --help` lists the arguments for --simulate",
+    )
+
+
+def _model_server(layout: Layout, model_file: Path) -> Child:
+    url = layout.engine_urls[0]
+    key = {name: value for name in (DEFAULT_KEY_VARIABLE,) if (value := os.environ.get(name))}
+    return Child(
+        name="engine",
+        command=(
+            *(sys.executable, "-m", "serve_deployments.gguf"),
+            *("--model", str(model_file), "--port", str(layout.ports["engine"])),
+        ),
+        health_check=partial(checks.responds_to_http, f"{url}/health"),
+        environment=_python_environment(layout, None, **key),
+        stop_within_s=3.0,
+        detail=f"{url}  {model_file.name} in llama.cpp",
+        hint="is the model too large for this machine's memory?",
     )
 
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,6 +34,7 @@ from app.log.stream_settings import StreamSettings
 if TYPE_CHECKING:
     from app.settings import StackSettings
 
+_GGUF = b"GGUF"
 # The simulator's default arguments: each member writes some 40 tokens a second, as a model does.
 MODEL_PACE = "--ttft-ms 300 --per-token-ms 25 --jitter 0.3"
 WEBHOOK_SECRET_FILE = "webhook_secret"
@@ -66,6 +68,7 @@ class StackOptions:
     engine_urls: tuple[str, ...] = ()
     roles_file: Path | None = None
     simulate: tuple[str, ...] = ()
+    model_file: Path | None = None
     agents: AgentRunner = "ray"
     key_pepper: str | None = field(default=None, repr=False)
 
@@ -84,8 +87,8 @@ def sqlite_url(path: Path) -> str:
 class Layout:
     """The directories, ports, URLs and secrets of one run of a stack; `nats_url` has no credentials.
 
-    `simulates`: a role names no engine, and neither does `up`, so the simulator runs. `engine_variables` have the keys
-    of engines, so that only the agents get them.
+    `simulates`: a role names no engine, and neither does `up`, so the simulator runs. `model_file` is what an engine of
+    the stack's own serves in its place. `engine_variables` have the keys of engines, so that only the agents get them.
     `log` has the `id` of the log once its streams are declared; commands compare it before they write there.
     """
 
@@ -100,6 +103,7 @@ class Layout:
     nats_url: str
     database_url: str = field(repr=False)
     simulates: bool
+    model_file: Path | None
     engine_urls: tuple[str, ...]
     ray_address: str
     roles: tuple[str, ...]
@@ -147,9 +151,15 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
 
     with usage_errors("correct the file or the variable"):
         roles = placed(load_roles(options.roles_file), options.agents)
-        simulates = not options.engine_urls and not all(role.engines for role in roles.values())
-        if not simulates and options.simulate not in ((), tuple(MODEL_PACE.split())):
-            raise InvalidRequest("--simulate has no use: each role has engines of its own", remedy="omit --simulate")
+        lacking = not options.engine_urls and not all(role.engines for role in roles.values())
+        for option, given in (
+            ("--simulate", options.simulate not in ((), tuple(MODEL_PACE.split()))),
+            ("--model", options.model_file is not None),
+        ):
+            if given and not lacking:
+                detail = f"{option} has no use: each role has engines of its own"
+                raise InvalidRequest(detail, remedy=f"omit {option}")
+        model_file = None if options.model_file is None else checked_model(options.model_file)
         engines = [*engines_of(roles), *default_engines(["http://default"])]
         for setting in filter(os.environ.get, ("SPEND_PER_DAY", "SPENDS_PER_DAY")):
             currency_of(roles, setting)
@@ -169,7 +179,7 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         LogSigner.of_file(log_key_file)
     ports, mark = _ports(options, report), secrets.token_hex(8)
     nats_url = mask_credentials(options.nats_url or f"nats://{LOOPBACK}:{ports['nats']}")
-    engine_urls = (f"http://{LOOPBACK}:{ports['simulator']}",) if simulates else options.engine_urls
+    engine_urls = (f"http://{LOOPBACK}:{ports['engine']}",) if lacking else options.engine_urls
     key_variables = {engine.api_key_env for engine in engines if engine.api_key_env}
     _kept_secret(data_dir / "ray_token")
     (data_dir / DATABASE_URL_FILE).unlink(missing_ok=True)
@@ -188,7 +198,8 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         nats_passwords=_nats_users(data_dir, options.nats_url or "", nats_url),
         nats_url=nats_url,
         database_url=database_url or sqlite_url(data_dir / "archive.db"),
-        simulates=simulates,
+        simulates=lacking and model_file is None,
+        model_file=model_file,
         engine_urls=engine_urls,
         ray_address=f"{LOOPBACK}:{ports['ray']}",
         roles=tuple(roles),
@@ -198,6 +209,22 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         engine_variables={"VLLM_URL": ",".join(engine_urls)} | {name: os.environ[name] for name in key_variables},
         ports=ports,
     )
+
+
+def checked_model(path: Path) -> Path:
+    """The absolute path of a model in GGUF; raises InvalidRequest for another file, and without llama.cpp."""
+    try:
+        with path.open("rb") as file:
+            begins = file.read(len(_GGUF))
+    except OSError as error:
+        raise InvalidRequest(f"--model {path}: {cause(error)}", remedy="name a file with a model in GGUF") from error
+    if begins != _GGUF:
+        detail, remedy = f"--model {path} is no model in GGUF", "download the GGUF of a model, such as its Q4_K_M"
+        raise InvalidRequest(detail, remedy=remedy)
+    if find_spec("xllamacpp") is None:
+        detail, remedy = "--model needs llama.cpp", "run `pip install 'deliberation-gateway[gguf]'`"
+        raise InvalidRequest(detail, remedy=remedy)
+    return path.resolve()
 
 
 def make_data_dir(path: Path) -> None:
@@ -246,7 +273,7 @@ def exclusive(data_dir: Path) -> Generator[None]:
 
 def _ports(options: StackOptions, report: ProgressReport) -> dict[str, int]:
     wanted = dict.fromkeys(("ray", "raylet", "coordinator", "worker", "webhooks", "archive"), 0)
-    wanted = {"gateway": options.port, "nats": 0 if options.nats_url else options.nats_port, "simulator": 0} | wanted
+    wanted = {"gateway": options.port, "nats": 0 if options.nats_url else options.nats_port, "engine": 0} | wanted
     ports: dict[str, int] = {}
     for name, first in wanted.items():
         host = options.host if name == "gateway" else LOOPBACK

@@ -50,6 +50,12 @@ EngineOption = Annotated[
     list[str] | None,
     typer.Option("--engine-url", metavar="URL", callback=_engines, help="An OpenAI-compatible engine; repeatable."),
 ]
+ModelOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--model", metavar="FILE.gguf", dir_okay=False, help="Serve this model by llama.cpp, not the simulator."
+    ),
+]
 ExternalNatsOption = Annotated[
     str | None,
     typer.Option("--nats-url", metavar="URL", callback=checked_nats_url, help="Use this NATS server and start none."),
@@ -201,6 +207,7 @@ def up(
     port: Annotated[int, typer.Option(min=0, max=65535, help="The gateway's port, or the next free one.")] = 8080,
     host: Annotated[str, typer.Option(help="The gateway's listen address.")] = LOOPBACK,
     engine_url: EngineOption = None,
+    model: ModelOption = None,
     nats_url: ExternalNatsOption = None,
     data_dir: Annotated[Path, typer.Option(help="Directory of the log; it survives a restart.")] = DATA_DIR,
     roles: RolesOption = None,
@@ -213,6 +220,7 @@ def up(
 ) -> NoReturn:
     """Start NATS, the engine simulator, Ray Serve and the gateway; keep them running until Ctrl-C, then stop them.
 
+    `--model` serves a real model in place of the simulator, `--engine-url` names an engine that runs.
     With `--agents nats` a coordinator and a worker run without Ray Serve, with `--agents local` one process for both.
     After Ctrl-C or SIGTERM the exit code is 0 if everything was ready and has stopped. A second signal kills the rest.
     """
@@ -220,9 +228,11 @@ def up(
         simulator_arguments = tuple(shlex.split(simulate or ""))
     except ValueError as error:
         raise typer.BadParameter(f"--simulate: {error}") from error
+    if model is not None and (engine_url or simulator_arguments):
+        raise typer.BadParameter("--model starts an engine of its own: omit --engine-url and --simulate, or --model")
     if simulator_arguments and engine_url:
         raise typer.BadParameter("--engine-url starts no simulator, so that --simulate has no use: omit one of them")
-    if simulate is None and not engine_url:
+    if simulate is None and not engine_url and model is None:
         simulator_arguments = tuple(MODEL_PACE.split())
     pepper = os.environ.get("KEY_PEPPER") or None
     # The gateway would refuse such an address too.
@@ -238,6 +248,7 @@ def up(
         roles_file=roles,
         agents=agents,
         simulate=simulator_arguments,
+        model_file=model,
         key_pepper=pepper,
     )
     # Otherwise the log's client would write every attempt to connect to stdout; a failure is reported once.
