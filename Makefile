@@ -38,8 +38,8 @@ $(DEV_STAMP): $(STAMP) requirements-dev.lock
 
 install: $(DEV_STAMP) ## Create .venv with the locked dependencies and tools; .venv/bin/deliberate is there afterwards
 
-demo: $(STAMP) ## Start everything, watch one council of three agents in the terminal, stop everything
-	@$(BIN)/deliberate demo
+demo: $(STAMP) $(if $(MODEL),$(DEV_STAMP)) ## Start everything, watch one council of three agents in the terminal, stop everything; MODEL=FILE.gguf for a real model
+	@$(BIN)/deliberate demo $(if $(MODEL),--model "$(MODEL)")
 
 up: $(STAMP) ## Start everything in the foreground; Ctrl-C drains and stops it
 	@$(BIN)/deliberate up

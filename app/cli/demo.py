@@ -32,17 +32,20 @@ TASK = (
 )
 QUESTION = "When does an index make a query slower?"
 DEFAULT_PORT = 8080
+_REAL_WITHIN_S = 1_800
 # Each completion takes about three seconds, so that a viewer can follow the four stages.
 _SIMULATE = ("--duration-ms", "3200", "--jitter", "0.35", "--seed", "7")
 
 
-def demo_body(case: Complexity | None, task: str) -> JsonObject:
+def demo_body(case: Complexity | None, task: str, *, real: bool = False) -> JsonObject:
     council: JsonObject = (
         {"role": "DEV", "num_agents": 3}
         if case is None
         else {"agents": [{"role": role, "count": 1} for role in ROLES_BY_COMPLEXITY[case]]}
     )
-    return {"task": task, **council, "strategy": "council", "rounds": 1, "seed": 7}
+    # Two cores write some five tokens a second.
+    constraints = {"constraints": {"timeout_seconds": _REAL_WITHIN_S}} if real else {}
+    return {"task": task, **council, "strategy": "council", "rounds": 1, "seed": 7, **constraints}
 
 
 class _Start(Checklist):
@@ -112,6 +115,6 @@ def demo(
         with _directory(data_dir, Console(stderr=True, highlight=False)) as directory:
             simulate = _SIMULATE if model is None else ()
             options = StackOptions(data_dir=directory, port=port, simulate=simulate, model_file=model)
-            return await _demo(options, demo_body(case, task), as_json=as_json)
+            return await _demo(options, demo_body(case, task, real=model is not None), as_json=as_json)
 
     run(main, as_json=as_json)

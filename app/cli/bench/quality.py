@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +20,7 @@ from app.catalog.entries import BENCH
 from app.cli.bench.dataset import read_dataset
 from app.cli.bench.grading import GradedAnswer, StrategyResult, grade, result_document, result_lines, summed_up
 from app.cli.bench.questions import Question
+from app.cli.bench.rows import Rows
 from app.cli.client import GatewayClient, JsonObject, parsed
 from app.cli.exits import EXIT_HELP, CommandError, Exit, naming_options, print_json, run
 from app.cli.options import ApiKeyOption, JsonOption, UrlOption
@@ -130,6 +131,7 @@ class _Bench:
     plan: Plan
     questions: Sequence[Question]
     known: StrategyList
+    rows: Rows
     report: Callable[[str], None]
 
     async def run(self, strategy: str, agents: int, more: JsonObject | None = None) -> StrategyResult:
@@ -142,15 +144,16 @@ class _Bench:
 
         async def one(index: int, question: Question) -> GradedAnswer:
             nonlocal done
-            async with free:
-                own = own_parameters(self.known, strategy, question) | (more or {})
-                body = request_body(self.plan, strategy, agents, question, index, own)
-                with naming_options(_OPTIONS):
-                    accepted = await self.gateway.submit(body, uuid4().hex)
-                resource = await until_ended(self.gateway, str(accepted["id"]), report)
+            own = own_parameters(self.known, strategy, question) | (more or {})
+            body = request_body(self.plan, strategy, agents, question, index, own)
+            graded = self.rows.graded(body)
+            if graded is None:
+                async with free:
+                    graded = grade(question, parsed(Deliberation, await self._asked(body, report)))
+                self.rows.add(body, graded)
             done += 1
             report()
-            return grade(question, parsed(Deliberation, resource))
+            return graded
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -158,6 +161,17 @@ class _Bench:
         except* CommandError as failures:
             raise failures.exceptions[0] from None
         return summed_up(strategy, agents, [task.result() for task in tasks])
+
+    async def _asked(self, body: JsonObject, report: Callable[[str], None]) -> JsonObject:
+        """The ended deliberation. One that nobody waits for any more is cancelled: it would slow the next run."""
+        with naming_options(_OPTIONS):
+            accepted = await self.gateway.submit(body, uuid4().hex)
+        try:
+            return await until_ended(self.gateway, str(accepted["id"]), report)
+        except asyncio.CancelledError:
+            with suppress(CommandError):
+                await self.gateway.request("POST", f"/deliberations/{accepted['id']}/cancel")
+            raise
 
     async def matched_vote(self, result: StrategyResult) -> StrategyResult | None:
         """The plain vote with as many calls as the strategy made on average; None for a baseline."""
@@ -168,9 +182,12 @@ class _Bench:
 
 
 async def measure(
-    gateway: GatewayClient, plan: Plan, dataset: str, questions: Sequence[Question], *, as_json: bool
+    gateway: GatewayClient, plan: Plan, dataset: str, questions: Sequence[Question], rows: Rows, *, as_json: bool
 ) -> None:
-    """Run every question with every strategy and print each result as soon as it is known; JSON at the end."""
+    """Run every question with every strategy and print each result as soon as it is known; JSON at the end.
+
+    Questions that are among the rows are not asked again.
+    """
     console = Console(highlight=False, soft_wrap=True)
     documents: list[JsonObject] = []
     known = parsed(StrategyList, await gateway.read("/strategies"))
@@ -182,7 +199,7 @@ async def measure(
         count = "1 question" if len(questions) == 1 else f"{len(questions)} questions"
         console.print(Text(f"{count} of {dataset}\n"))
     async with progress_reports("the first questions are asked") as report:
-        bench = _Bench(gateway, plan, questions, known, report)
+        bench = _Bench(gateway, plan, questions, known, rows, report)
         for strategy in plan.strategies:
             result = await bench.run(strategy, plan.agents)
             vote = await bench.matched_vote(result)
@@ -239,6 +256,14 @@ def quality(
     timeout: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="Deadline of each deliberation.")] = 300,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="Deliberations at a time.")] = 4,
     baseline: Annotated[bool, typer.Option(help="Also run a plain vote with as many calls.")] = True,
+    rows: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.jsonl",
+            dir_okay=False,
+            help="Write each graded question there at once; the same command asks those that lack.",
+        ),
+    ] = None,
     data_dir: DirectoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -248,7 +273,7 @@ def quality(
     many calls. Asks the running gateway, or one that it starts before --engine-url.
     """
     # The first complaint, and before anything starts: an invalid row costs nothing.
-    questions = read_dataset(dataset, limit)
+    questions, kept = read_dataset(dataset, limit), Rows(rows)
     if url is not None and engine_url:
         raise typer.BadParameter("give either --engine-url, repeatable, or the --url of a running gateway")
     if url is not None and data_dir is not None:
@@ -269,7 +294,7 @@ def quality(
     async def main() -> Exit:
         source = gateway_before(engines, data_dir) if engines else gateway_client(url, data_dir, api_key)
         async with source as gateway:
-            await measure(gateway, plan, Path(dataset).name, questions, as_json=as_json)
+            await measure(gateway, plan, Path(dataset).name, questions, kept, as_json=as_json)
         return Exit.SUCCESS
 
     run(main, as_json=as_json)

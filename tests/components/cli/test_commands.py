@@ -263,3 +263,9 @@ def test_up_simulates_the_pace_of_a_model_unless_it_is_told_another(
     monkeypatch.setattr("app.cli.stack.up._up", started)
     assert CliRunner().invoke(cli, ["up", "--json", *given]).exit_code == 0
     assert [options.simulate for options in seen] == [simulator]
+
+
+@pytest.mark.parametrize("more", [["--engine-url", "http://127.0.0.1:1"], ["--simulate", "--duration-ms 5"]])
+def test_up_serves_a_model_or_asks_another_engine_and_not_both(more: list[str]) -> None:
+    refused = invoke("up", "--model", "small.gguf", *more)
+    assert refused.exit_code == Exit.USAGE and "--model" in refused.stderr

@@ -187,6 +187,55 @@ def test_no_simulator_starts_where_every_role_names_its_engine(tmp_path: Path) -
     assert refused.value.exit_code is Exit.USAGE and refused.value.remedy == "omit --simulate"
 
 
+def test_a_model_in_a_file_is_served_in_place_of_the_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "sk-own-1234")
+    file = tmp_path / "small.gguf"
+    file.write_bytes(b"GGUF and more")
+    layout = planned(tmp_path / "data", model_file=file)
+    children = children_of(layout)
+    assert list(children) == ["nats", "engine", "ray", "deployer", "webhooks", "archive", "gateway"]
+    assert not layout.simulates and children.keys() <= set(TITLES)
+    assert children["engine"].command[-4:] == ("--model", str(file), "--port", str(layout.ports["engine"]))
+    assert children["engine"].environment["VLLM_API_KEY"] == "sk-own-1234"
+    assert children["deployer"].environment["VLLM_URL"] == f"http://127.0.0.1:{layout.ports['engine']}"
+
+
+@pytest.mark.parametrize(
+    ("content", "installed", "complaint", "remedy"),
+    [
+        (None, True, "No such file", "name a file with a model in GGUF"),
+        (b"PK\x03\x04", True, "is no model in GGUF", "download the GGUF"),
+        (b"GGUF", False, "--model needs llama.cpp", "deliberation-gateway[gguf]"),
+    ],
+    ids=["no file", "another file", "without llama.cpp"],
+)
+def test_a_model_that_cannot_be_served_is_refused_before_anything_starts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: bytes | None,
+    installed: bool,
+    complaint: str,
+    remedy: str,
+) -> None:
+    file = tmp_path / "small.gguf"
+    if content is not None:
+        file.write_bytes(content)
+    if not installed:
+        monkeypatch.setattr("app.cli.stack.layout.find_spec", lambda _: None)
+    with pytest.raises(CommandError, match=complaint) as refused:
+        planned(tmp_path / "data", model_file=file)
+    assert refused.value.exit_code is Exit.USAGE and remedy in refused.value.remedy
+
+
+def test_a_model_has_no_use_where_each_role_has_engines(tmp_path: Path) -> None:
+    file, roles = tmp_path / "small.gguf", tmp_path / "roles.yaml"
+    file.write_bytes(b"GGUF")
+    roles.write_text("roles:\n  DEV: {persona: p, engines: ['http://a']}\n")
+    with pytest.raises(CommandError, match="--model has no use") as refused:
+        planned(tmp_path / "data", roles_file=roles, model_file=file)
+    assert refused.value.remedy == "omit --model"
+
+
 def test_each_child_gets_the_addresses_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     layout = planned(tmp_path, engine_urls=("http://a", "http://b"), roles_file=PACKAGED_ROLES)
