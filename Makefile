@@ -55,8 +55,10 @@ test: $(DEV_STAMP) ## Run the whole test suite: real nats-server, PostgreSQL, Re
 		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(SERVERS); }
 	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not vllm and not sight and not engines and not containers and not browser and not sdk and not walk" --ignore=tests/attack $(TESTS)
 
+# What failed is noted apart, for runs of several targets at once.
+OWN_CACHE = -o cache_dir=.pytest_cache/$@
 walk: $(DEV_STAMP) ## Walk through the first hour of a new user, from a wheel in an empty folder
-	$(BIN)/pytest tests/e2e/test_first_hour.py
+	$(BIN)/pytest $(OWN_CACHE) tests/e2e/test_first_hour.py
 
 # Without cached bytecode pytest would rewrite every test module again.
 test-unit: $(DEV_STAMP) ## Run the pure tests alone, in seconds
@@ -102,10 +104,10 @@ chromium: # Installs Debian's, as root
 
 test-sdk: $(DEV_STAMP) chromium ## Run generated clients, loops of agent frameworks, the blocks of docs/connect.md, llm-comply and MCP's conformance suite against the whole stack
 	$(BIN)/python sdk/build.py
-	$(BIN)/pytest tests/sdk
+	$(BIN)/pytest $(OWN_CACHE) tests/sdk
 
 test-browser: $(DEV_STAMP) docs chromium ## Follow councils in a real Chromium while the gateway is restarted
-	$(BIN)/pytest tests/browser
+	$(BIN)/pytest $(OWN_CACHE) tests/browser
 
 $(DOCS_STAMP): docsite/requirements.lock
 	$(PYTHON) -m venv .venv-docs
