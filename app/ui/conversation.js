@@ -32,4 +32,10 @@ export function speaker({ role, name }, messages) {
 }
 
 /** The messages as a request has them. */
-export const asConversation = (messages) => messages.map(({ role, name, text, calls }) => ({ role, ...(name ? { name } : {}), text, ...(calls.length ? { calls } : {}) }));
+const asConversation = (messages) => messages.map(({ role, name, text, calls }) => ({ role, ...(name ? { name } : {}), text, ...(calls.length ? { calls } : {}) }));
+
+/** What a deliberation was asked, as a request says it. */
+export const asRequested = ({ task, turns }) => {
+  const messages = messagesOf({ task, turns });
+  return messages ? { conversation: asConversation(messages) } : { task };
+};

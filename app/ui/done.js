@@ -2,7 +2,7 @@
 
 import { actionJson, Answer, visible } from "./actions.js";
 import { Bill } from "./bill.js";
-import { asConversation, messagesOf } from "./conversation.js";
+import { asRequested } from "./conversation.js";
 import { download, transcript } from "./export.js";
 import { asAsked, wholeTask } from "./files.js";
 import { request } from "./gateway.js";
@@ -148,14 +148,9 @@ function jump(event, id) {
   target?.focus({ preventScroll: true });
 }
 
-const asked = ({ task, turns }) => {
-  const messages = messagesOf({ task, turns });
-  return messages ? { conversation: asConversation(messages) } : { task };
-};
-
 /** The body of a request that asks the same. */
 const sameBody = ({ task, turns, agents, strategy, parameters, rounds, seed, constraints, evidence, workspace }) => ({
-  ...asked({ task, turns }), agents: counted(agents), strategy, parameters, seed, ...(constraints.actions ? { actions: constraints.actions } : {}), ...(rounds > 1 ? { rounds } : {}), ...(evidence.length ? { evidence: evidence.map(asAsked) } : {}),
+  ...asRequested({ task, turns }), agents: counted(agents), strategy, parameters, seed, ...(constraints.actions ? { actions: constraints.actions } : {}), ...(rounds > 1 ? { rounds } : {}), ...(evidence.length ? { evidence: evidence.map(asAsked) } : {}),
   ...(workspace?.git ? { workspace: { git: workspace.git, ref: workspace.ref } } : {}),
 });
 

@@ -1,6 +1,7 @@
 /** A new deliberation: task, council, strategy with its price, evidence and bounds. Nothing is lost when the drawer closes. */
 
 import { CASES, fitting, randomKey } from "./cases.js";
+import { asRequested } from "./conversation.js";
 import { asAsked, freeId, takeStored, taking, unfinished, Uploads, wholeTask, withFiles } from "./files.js";
 import { faultInWords, request } from "./gateway.js";
 import { html, signal, useEffect, useRef, useState } from "./html.js";
@@ -13,7 +14,7 @@ import { cachedShare, money, number, persona, plural, short, title, tokensOf } f
 const QUOTE_AFTER_MS = 300;
 /** The form's fields by the pointers of the gateway's faults. */
 const FIELDS = {
-  "/task": "task", "/workspace/ref": "ref", "/workspace": "git", "/budget/max_cost": "max_cost", "/budget/max_tokens": "max_tokens", "/constraints/timeout_seconds": "minutes",
+  "/task": "task", "/conversation": "task", "/actions": "task", "/workspace/ref": "ref", "/workspace": "git", "/budget/max_cost": "max_cost", "/budget/max_tokens": "max_tokens", "/constraints/timeout_seconds": "minutes",
   "/constraints/requirements": "requirements", "/constraints/rubric": "rubric", "/evidence": "evidence", "/seed": "seed", "/agents": "agents", "/parameters": "strategy", "/rounds": "strategy", "/strategy": "strategy",
 };
 
@@ -34,7 +35,7 @@ function placed(error) {
 const AGENTS_MAX = 32;
 const emptied = () => ({
   task: "", agents: [{ role: roles.value.find(({ name }) => name === "DEV")?.name ?? roles.value[0]?.name ?? "DEV", count: 3 }], strategy: "council", parameters: {},
-  rounds: 1, seed: "", max_cost: "", max_tokens: "", minutes: "", on_deadline: "best", requirements: "", rubric: [], evidence: [], git: "", ref: "",
+  rounds: 1, seed: "", max_cost: "", max_tokens: "", minutes: "", on_deadline: "best", requirements: "", rubric: [], evidence: [], git: "", ref: "", before: null,
 });
 /** What is being written; it outlives the drawer and a session that ends. */
 const draft = signal(null);
@@ -63,8 +64,13 @@ function again(deliberation, task) {
     agents: seated(deliberation.agents), evidence: deliberation.evidence.filter(({ file }) => !file).map(asAsked), git: deliberation.workspace?.git ?? "", ref: deliberation.workspace?.ref ?? "",
     rubric: constraints.rubric, requirements: constraints.requirements.join("\n"), on_deadline: constraints.on_deadline, minutes: String(constraints.timeout_seconds / 60),
     max_cost: budget.max_cost ?? "", max_tokens: budget.max_tokens ?? "",
+    // What the form has no fields for: it is asked again as it was.
+    before: { task, ...asRequested({ task, turns: deliberation.turns }), actions: constraints.actions, agreement_min: constraints.agreement_min, on_disagreement: constraints.on_disagreement },
   };
 }
+
+/** Whether the task is still the conversation that it shows. */
+const conversed = ({ before, task }) => Boolean(before?.conversation) && before.task === task;
 
 /** The request's body; fields that are empty are left to the gateway. */
 function bodyOf(written) {
@@ -74,11 +80,12 @@ function bodyOf(written) {
   const requirements = written.requirements.split("\n").map((each) => each.trim()).filter(Boolean);
   const constraints = {
     ...(requirements.length ? { requirements } : {}), ...(written.rubric.length ? { rubric: written.rubric } : {}),
+    ...(written.before?.agreement_min ? { agreement_min: written.before.agreement_min } : {}), ...(written.before?.on_disagreement ? { on_disagreement: written.before.on_disagreement } : {}),
     ...(written.minutes ? { timeout_seconds: Math.round(Number(written.minutes) * 60) } : {}), ...(written.on_deadline === "best" ? {} : { on_deadline: written.on_deadline }),
   };
   const filled = (value) => Object.keys(value).length > 0;
   return {
-    task: written.task, agents: written.agents.filter(({ count }) => count > 0), strategy: written.strategy,
+    ...(conversed(written) ? { conversation: written.before.conversation } : { task: written.task }), ...(written.before?.actions ? { actions: written.before.actions } : {}), agents: written.agents.filter(({ count }) => count > 0), strategy: written.strategy,
     ...(filled(written.parameters) ? { parameters: written.parameters } : {}), ...(configures("rounds") ? { rounds: written.rounds } : {}),
     ...(written.seed === "" ? {} : { seed: Number(written.seed) }), ...(filled(budget) ? { budget } : {}),
     ...(filled(constraints) ? { constraints } : {}), ...(written.evidence.length ? { evidence: written.evidence } : {}),
@@ -125,7 +132,7 @@ function useQuote(body) {
     let old = false;
     const timer = setTimeout(async () => {
       try {
-        const value = await request("/deliberations/quote", { method: "POST", body: { ...body, task: body.task.trim() || "A task" } });
+        const value = await request("/deliberations/quote", { method: "POST", body: body.conversation ? body : { ...body, task: body.task.trim() || "A task" } });
         if (!old) setQuote({ error: null, value });
       } catch (error) {
         if (!old) setQuote({ error, value: null });
@@ -277,7 +284,10 @@ export function New({ from }) {
     <header><h2 id="newh">New deliberation</h2><button class="btn bare sq" aria-label="Close" onClick=${close}><${Icon} name="close" large /></button></header>
     <form class="fill" id="ask" tabindex="-1" onSubmit=${ask}>
       <div class="part"><div class="lab"><label for="task">Task</label><span class="end">Start from ${CASES.map(({ name, request: body0 }, index) => html`${index ? ", " : ""}<button type="button" class="linked" onClick=${() => { takeStored([]); draft.value = { ...emptied(), ...fitting(body0, roles.value), parameters: body0.parameters ?? {} }; }}>${name}</button>`)}</span></div>
-        <textarea id="task" rows="4" dir="auto" value=${written.task} onInput=${(event) => set({ task: event.target.value })} ...${marked("task")} /><${Fault} name="task" faults=${faults} /></div>
+        <textarea id="task" rows="4" dir="auto" value=${written.task} onInput=${(event) => set({ task: event.target.value })} ...${marked("task")} /><${Fault} name="task" faults=${faults} />
+        ${conversed(written) ? html`<p class="small muted">A conversation of ${plural(written.before.conversation.length, "message")}, asked as one. A change here makes it a task.</p>` : ""}
+        ${written.before?.actions ? html`<div class="ev"><span class="grow">Answers may call ${written.before.actions.tools.map(({ name }) => name).join(", ")}</span>
+          <button class="btn bare sm" type="button" aria-label="Remove the tools" onClick=${() => set({ before: null })}><${Icon} name="close" /></button></div>` : ""}</div>
       <${Council} agents=${written.agents} onChange=${(agents) => set({ agents })} /><${Fault} name="agents" faults=${faults} />
       <div class="part" role="group" aria-label="Strategy"><div class="lab">Strategy</div>
         <div class="strats">${strategies.value.map(({ name }) => html`<label key=${name}><input type="radio" name="strategy" value=${name} checked=${name === written.strategy} onChange=${() => set({ strategy: name, parameters: {} })} /><span>${name}</span></label>`)}</div>
@@ -295,5 +305,5 @@ export function New({ from }) {
     ${refusal && faults.has("") ? html`<p role="alert" class="fault refused">${faults.get("").join("\n")}</p>` : ""}
     <footer><button class="btn primary" form="ask" disabled=${busy || sending > 0 || written.task.trim() === "" || body.agents.length === 0}>Deliberate <kbd>Ctrl ↵</kbd></button>
       ${sending ? html`<span class="small muted" role="status">waits for ${plural(sending, "upload")}</span>` : ""}
-      <span class="small muted end">Copy as</span><span class="chips">${Object.entries(CLIENTS).map(([name, write]) => html`<button type="button" class="btn sm" key=${name} disabled=${name === "CLI" && body.agents.some((entry) => entry.model || entry.name)} title=${name === "CLI" ? "The command reads models, names and personas from a file: --council @FILE" : null} onClick=${() => copyText(write(body))}>${name}</button>`)}</span></footer></div>`;
+      <span class="small muted end">Copy as</span><span class="chips">${Object.entries(CLIENTS).map(([name, write]) => html`<button type="button" class="btn sm" key=${name} disabled=${name === "CLI" && (body.conversation || body.actions || body.agents.some((entry) => entry.model || entry.name))} title=${name === "CLI" ? "The command reads models, names, personas and tools from files: --council @FILE, --tools FILE" : null} onClick=${() => copyText(write(body))}>${name}</button>`)}</span></footer></div>`;
 }

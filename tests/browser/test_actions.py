@@ -104,6 +104,35 @@ async def test_calls_are_copied_as_json_and_as_they_are_written_in_programs(page
     assert json.loads(copied["Copy arguments"]) == {"path": LONG}
 
 
+async def asked_again(page: Page) -> dict[str, Any]:
+    async with page.expect_request(lambda sent: sent.method == "POST" and sent.url.endswith("/deliberations")) as sent:
+        await page.get_by_role("dialog").get_by_role("button", name="Deliberate").click()
+    return json.loads((await sent.value).post_data or "")
+
+
+async def test_run_again_keeps_the_conversation_and_the_tools(page: Page, gateway: Gateway) -> None:
+    await show(page, gateway, "agreed")
+    await page.get_by_role("link", name="Run again").first.click()
+    drawer = page.get_by_role("dialog")
+    await expect(drawer).to_contain_text("Answers may call read, delete, note")
+    await expect(drawer).to_contain_text("A conversation of 4 messages")
+    body = await asked_again(page)
+    request = DeliberationRequest.model_validate(body)
+    assert request.whole_task == task_of(TURNS) and request.actions is not None
+    assert [tool.agreement_min for tool in request.actions.tools] == [None, 1, None] and "task" not in body
+
+
+async def test_a_changed_conversation_is_a_task_and_tools_can_be_left_out(page: Page, gateway: Gateway) -> None:
+    await show(page, gateway, "agreed")
+    await page.get_by_role("link", name="Run again").first.click()
+    drawer = page.get_by_role("dialog")
+    await drawer.get_by_label("Task").fill("Make room on db-3.")
+    await expect(drawer).not_to_contain_text("A conversation of")
+    await drawer.get_by_role("button", name="Remove the tools").click()
+    body = await asked_again(page)
+    assert body["task"] == "Make room on db-3." and not body.keys() & {"conversation", "actions"}
+
+
 async def test_a_dissent_in_place_of_an_answer_names_no_author(page: Page, gateway: Gateway) -> None:
     await show(page, gateway, "dissent")
     verdict = page.locator("#verdict")
