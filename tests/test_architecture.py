@@ -121,7 +121,7 @@ DRIVERS: dict[str, tuple[str, ...]] = {
     "aiohappyeyeballs": ("serve_deployments.engine",),
     "aiohttp": ("serve_deployments.engine", "app.webhooks.sender"),
     "uvicorn": ("app.routes", "app.main", "app.cli", "serve_deployments.simulator"),
-    "typer": ("app.cli", "serve_deployments.simulator", "serve_deployments.agent.__main__"),
+    "typer": ("app.cli", "serve_deployments.simulator", "serve_deployments.agent.__main__", "serve_deployments.gguf"),
     "rich": ("app.cli",),
     "mcp": ("app.facades.mcp", "app.cli", "serve_deployments.tools"),
     "mcp_types": ("app.facades.mcp", "serve_deployments.tools"),

@@ -20,7 +20,7 @@ from app.catalog.entries import BENCH
 from app.cli.bench.dataset import read_dataset
 from app.cli.bench.grading import GradedAnswer, StrategyResult, grade, result_document, result_lines, summed_up
 from app.cli.bench.questions import Question
-from app.cli.bench.rows import Rows
+from app.cli.bench.rows import GradedRows
 from app.cli.client import GatewayClient, JsonObject, parsed
 from app.cli.exits import EXIT_HELP, CommandError, Exit, naming_options, print_json, run
 from app.cli.options import ApiKeyOption, JsonOption, UrlOption
@@ -131,7 +131,7 @@ class _Bench:
     plan: Plan
     questions: Sequence[Question]
     known: StrategyList
-    rows: Rows
+    rows: GradedRows
     report: Callable[[str], None]
 
     async def run(self, strategy: str, agents: int, more: JsonObject | None = None) -> StrategyResult:
@@ -182,7 +182,7 @@ class _Bench:
 
 
 async def measure(
-    gateway: GatewayClient, plan: Plan, dataset: str, questions: Sequence[Question], rows: Rows, *, as_json: bool
+    gateway: GatewayClient, plan: Plan, dataset: str, questions: Sequence[Question], rows: GradedRows, *, as_json: bool
 ) -> None:
     """Run every question with every strategy and print each result as soon as it is known; JSON at the end.
 
@@ -273,7 +273,7 @@ def quality(
     many calls. Asks the running gateway, or one that it starts before --engine-url.
     """
     # The first complaint, and before anything starts: an invalid row costs nothing.
-    questions, kept = read_dataset(dataset, limit), Rows(rows)
+    questions, kept = read_dataset(dataset, limit), GradedRows(rows)
     if url is not None and engine_url:
         raise typer.BadParameter("give either --engine-url, repeatable, or the --url of a running gateway")
     if url is not None and data_dir is not None:

@@ -12,7 +12,7 @@ from app.cli.exits import CommandError, Exit, cause
 from app.deliberation.answers import canonical_json
 
 
-class Rows:
+class GradedRows:
     """Graded questions by the requests that asked them. With a file, each new one is written there at once.
 
     Raises CommandError for a file that cannot be read or has other lines.

@@ -17,7 +17,7 @@ from app.cli.bench.dataset import read_dataset
 from app.cli.bench.grading import result_document, result_lines, summed_up
 from app.cli.bench.quality import Plan, measure, own_parameters, request_body
 from app.cli.bench.questions import TextQuestion
-from app.cli.bench.rows import Rows
+from app.cli.bench.rows import GradedRows
 from app.cli.client import GatewayClient
 from app.cli.exits import CommandError, Exit
 from app.deliberation.calls import Call
@@ -127,7 +127,7 @@ async def gateway_with_agents() -> AsyncGenerator[GatewayClient]:
 
 async def test_results_report_accuracy_cost_flips_and_unreadable_answers(capsys: pytest.CaptureFixture[str]) -> None:
     async with gateway_with_agents() as gateway:
-        await measure(gateway, PLAN, "three.jsonl", QUESTIONS, Rows(None), as_json=True)
+        await measure(gateway, PLAN, "three.jsonl", QUESTIONS, GradedRows(None), as_json=True)
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert document["simulated"] is True and document["dataset"] == "three.jsonl"
     (account,) = document["strategies"]
@@ -148,7 +148,7 @@ async def test_a_run_that_was_cut_asks_what_its_rows_lack(tmp_path: Path, capsys
     async with gateway_with_agents() as gateway:
 
         async def ids() -> list[str]:
-            await measure(gateway, plan, "three.jsonl", QUESTIONS, Rows(rows), as_json=True)
+            await measure(gateway, plan, "three.jsonl", QUESTIONS, GradedRows(rows), as_json=True)
             (result,) = json.loads(capsys.readouterr().out.splitlines()[-1])["strategies"]
             assert (result["questions"], result["right"]) == (3, 3)
             return [each["id"] for each in result["deliberations"]]
@@ -167,13 +167,18 @@ def test_a_file_of_other_lines_is_no_file_of_rows(tmp_path: Path) -> None:
     other = tmp_path / "questions.jsonl"
     other.write_text('{"question": "1 + 1?", "answer": 2}\n')
     with pytest.raises(CommandError, match="line 1 is no row of a bench"):
-        Rows(other)
+        GradedRows(other)
 
 
 async def test_results_as_text_are_labelled_when_the_engine_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     async with gateway_with_agents() as gateway:
         await measure(
-            gateway, replace(PLAN, strategies=("single",)), "three.jsonl", QUESTIONS[:2], Rows(None), as_json=False
+            gateway,
+            replace(PLAN, strategies=("single",)),
+            "three.jsonl",
+            QUESTIONS[:2],
+            GradedRows(None),
+            as_json=False,
         )
     printed = capsys.readouterr().out
     assert "SIMULATED" in printed and "2 questions of three.jsonl" in printed
@@ -201,6 +206,6 @@ def test_results_name_the_reasons_of_failed_deliberations() -> None:
 async def test_a_refusal_of_the_gateway_ends_the_bench_with_its_problem() -> None:
     async with gateway_with_agents() as gateway:
         with pytest.raises(CommandError) as refused:
-            await measure(gateway, replace(PLAN, role="NOBODY"), "x", QUESTIONS, Rows(None), as_json=True)
+            await measure(gateway, replace(PLAN, role="NOBODY"), "x", QUESTIONS, GradedRows(None), as_json=True)
     assert refused.value.exit_code == Exit.USAGE
     assert [fault.field for fault in refused.value.fields] == ["--role"]
