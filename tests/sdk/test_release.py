@@ -22,7 +22,10 @@ from tests.sdk.conftest import output_of
 pytestmark = pytest.mark.sdk
 
 ROOT = build.HERE.parent
-LINKED = ("venv", "node_modules", "package.json", ".environment.stamp", ".packages.stamp")
+LINKED = (
+    *("node_modules", "package.json", ".packages.stamp"),
+    *(name for made in build.ENVIRONMENTS for name in (made, f".{made}.stamp")),
+)
 PYTHON = f"""
 import sys
 from deliberation_client import Client
