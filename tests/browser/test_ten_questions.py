@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.e2e]
 CLICKS_MAX = 2
 # The architect's critiques fail. With this seed a judge dissents, and both rounds change a text.
 FAULT = r"bad-request:match=(?s)architect.*Your work: critique"
-COUNCIL: dict[str, Any] = {"task": QUEUE, "agents": MIXED, "rounds": 2, "seed": 154, "parameters": {"stop": "none"}}
+COUNCIL: dict[str, Any] = {"task": QUEUE, "agents": MIXED, "rounds": 2, "seed": 177, "parameters": {"stop": "none"}}
 
 
 @dataclass
@@ -90,7 +90,7 @@ async def test_what_round_two_changed(reader: Reader) -> None:
     letter = (await changed.inner_text()).removesuffix(".")[-1]
     await reader.choose("Candidate", f"Candidate {letter}")
     await expect(reader.page.locator(".diff h3").nth(1)).to_contain_text("round 2")
-    await expect(reader.page.locator(".diff ins, .diff del").first).to_be_visible()
+    await expect(reader.page.locator(".diff ins").first).to_be_visible()
 
 
 async def test_who_changed_their_mind(reader: Reader) -> None:
