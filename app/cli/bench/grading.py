@@ -51,8 +51,8 @@ def first_drafts(deliberation: Deliberation) -> dict[str, str]:
     return {agent.agent_id: drafts[agent.agent_id] for agent in deliberation.agents if agent.agent_id in drafts}
 
 
-def _answer(given: TextVersion | Proposal | Verdict) -> str | None:
-    return given.content if given.action is None else given.action.model_dump_json()
+def _answer(version: TextVersion | Proposal | Verdict) -> str | None:
+    return version.content if version.action is None else version.action.model_dump_json()
 
 
 def grade(question: Question, deliberation: Deliberation) -> GradedAnswer:

@@ -152,11 +152,11 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
     with usage_errors("correct the file or the variable"):
         roles = placed(load_roles(options.roles_file), options.agents)
         lacking = not options.engine_urls and not all(role.engines for role in roles.values())
-        for option, given in (
+        for option, is_chosen in (
             ("--simulate", options.simulate not in ((), tuple(MODEL_PACE.split()))),
             ("--model", options.model_file is not None),
         ):
-            if given and not lacking:
+            if is_chosen and not lacking:
                 detail = f"{option} has no use: each role has engines of its own"
                 raise InvalidRequest(detail, remedy=f"omit {option}")
         model_file = None if options.model_file is None else checked_model(options.model_file)
