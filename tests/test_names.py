@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("app", "serve_deployments")
 
 # Per 1,000 lines. A change that lowers a figure writes the lower one here.
-PLACEHOLDERS_MAX = {"found": 0.1, "each": 0.1, "given": 0.1}
+PLACEHOLDERS_MAX = {"found": 0.0, "each": 0.0, "given": 0.0}
 
 
 def placeholders(text: str) -> Counter[str]:

@@ -10,7 +10,7 @@ from app.api.problems import refused
 from app.api.request_model import RequestModel, Whole
 from app.deliberation.answer_schema import SchemaRefused, rebuilt_parameters
 from app.deliberation.conversation import CallTurn, ConversationTurn, said_with_calls
-from app.deliberation.specification import ArgumentComparison
+from app.deliberation.specification import Actions, ArgumentComparison
 from app.deliberation.tools import TOOL_PATTERN
 
 ACTION_TOOLS_MAX = 128
@@ -23,7 +23,7 @@ SCHEMA_KEYWORDS = (
     "numbers and lists."
 )
 
-AgreementMin = Annotated[float | None, Field(gt=0, le=1)]
+AgreementMin = Annotated[float | None, Field(gt=0, le=1, exclude_if=lambda share: share is None)]
 
 
 def _as_own(tool: object) -> object:
@@ -51,11 +51,7 @@ class ActionToolRequest(RequestModel):
         description="How arguments are compared where not exactly. text: by words; path: as normal paths; ignore: not "
         "at all",
     )
-    agreement_min: AgreementMin = Field(
-        default=None,
-        exclude_if=lambda share: share is None,
-        description="Share of all members that must want a call of it",
-    )
+    agreement_min: AgreementMin = Field(default=None, description="Share of all members that must want a call of it")
 
     @field_validator("comparisons")
     @classmethod
@@ -99,6 +95,11 @@ class ActionsRequest(RequestModel):
             detail = f"The tools have {chars:,} characters in all"
             raise refused("too_long", detail, f"Give tools of at most {ACTIONS_CHARS_MAX:,}.")
         return made
+
+    @property
+    def specified(self) -> Actions:
+        """These actions in a specification."""
+        return Actions(**self.model_dump())
 
 
 class CallRequest(RequestModel):

@@ -148,7 +148,6 @@ class ConstraintsRequest(RequestModel):
     )
     agreement_min: AgreementMin = Field(
         default=None,
-        exclude_if=lambda share: share is None,
         description="Share of all members that must give the verdict's answer: with `actions`, or where it is counted",
     )
     on_disagreement: OnDisagreement = Field(

@@ -87,8 +87,8 @@ def _filled(schema: Mapping[str, Any], value: object) -> object:
         return value
     properties: Mapping[str, Any] = schema.get("properties", {})
     defaults = {name: of["default"] for name, of in properties.items() if "default" in of}
-    given = cast("dict[str, object]", value)
-    return defaults | {name: _filled(properties.get(name, {}), entry) for name, entry in given.items()}
+    fields = cast("dict[str, object]", value)
+    return defaults | {name: _filled(properties.get(name, {}), entry) for name, entry in fields.items()}
 
 
 def _compared(comparison: ArgumentComparison | None, value: object) -> object:
@@ -178,8 +178,8 @@ def _as_typed(schema: Mapping[str, Any], value: object) -> object:
         return value if isinstance(meant, str) else _as_typed(schema, meant)
     if isinstance(value, dict):
         properties: Mapping[str, Any] = schema.get("properties", {})
-        given = cast("dict[str, object]", value)
-        return {name: _as_typed(properties.get(name, {}), entry) for name, entry in given.items()}
+        fields = cast("dict[str, object]", value)
+        return {name: _as_typed(properties.get(name, {}), entry) for name, entry in fields.items()}
     if isinstance(value, list):
         return [_as_typed(schema.get("items", {}), entry) for entry in cast("list[object]", value)]
     return value

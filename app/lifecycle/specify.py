@@ -21,7 +21,6 @@ from app.deliberation.facts import Accepted
 from app.deliberation.roles import Role
 from app.deliberation.specification import (
     DEFAULT_RUBRIC,
-    Actions,
     AgentSpec,
     Budget,
     Constraints,
@@ -166,7 +165,7 @@ def specification(
             on_deadline=asked.on_deadline,
             metadata=asked.metadata,
             answer_schema=asked.answer_schema,
-            actions=None if request.actions is None else Actions(**request.actions.model_dump()),
+            actions=request.actions and request.actions.specified,
             agreement_min=asked.agreement_min,
             on_disagreement=asked.on_disagreement,
         ),

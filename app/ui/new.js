@@ -287,7 +287,7 @@ export function New({ from }) {
         <textarea id="task" rows="4" dir="auto" value=${written.task} onInput=${(event) => set({ task: event.target.value })} ...${marked("task")} /><${Fault} name="task" faults=${faults} />
         ${conversed(written) ? html`<p class="small muted">A conversation of ${plural(written.before.conversation.length, "message")}, asked as one. A change here makes it a task.</p>` : ""}
         ${written.before?.actions ? html`<div class="ev"><span class="grow">Answers may call ${written.before.actions.tools.map(({ name }) => name).join(", ")}</span>
-          <button class="btn bare sm" type="button" aria-label="Remove the tools" onClick=${() => set({ before: null })}><${Icon} name="close" /></button></div>` : ""}</div>
+          <button class="btn bare sm" type="button" aria-label="Remove the tools" onClick=${() => set({ before: { ...written.before, actions: undefined } })}><${Icon} name="close" /></button></div>` : ""}</div>
       <${Council} agents=${written.agents} onChange=${(agents) => set({ agents })} /><${Fault} name="agents" faults=${faults} />
       <div class="part" role="group" aria-label="Strategy"><div class="lab">Strategy</div>
         <div class="strats">${strategies.value.map(({ name }) => html`<label key=${name}><input type="radio" name="strategy" value=${name} checked=${name === written.strategy} onChange=${() => set({ strategy: name, parameters: {} })} /><span>${name}</span></label>`)}</div>

@@ -246,7 +246,9 @@ class Engines(EnginePool):
         engine.list_problem, engine.list_problem_since = "", None
         if engine.extended and (engine.version is None or not engine.healthy):
             engine.version = await self._version(engine)
-        if engine.spec.max_in_flight is None and any(model.owner == LLAMA_CPP for model in listed):
+        if not any(model.owner == LLAMA_CPP for model in listed):
+            engine.slots = None
+        elif engine.slots is None or not engine.healthy:
             engine.slots = await self._slots(engine)
         engine.accepts_key(probe=True)
         self._connected(engine)
@@ -476,6 +478,9 @@ class Engines(EnginePool):
             self._failed(engine, failure, unreachable=False)
             raise
         self._succeeded(engine)
+        if not body.yields:
+            # The first text of a batch call waits for all other calls.
+            engine.paced(reply)
         return reply
 
     async def _exchange(
@@ -560,8 +565,9 @@ def _listed(content: bytes) -> list[_ListedModel]:
         name = next((model[key] for key in ("id", "name", "model") if isinstance(model.get(key), str)), "")
         if 0 < len(name) <= MODEL_CHARS_MAX:
             # Names of vLLM, of OpenRouter, and of llama.cpp, which has it among its metadata.
-            told = model | cast("dict[str, Any]", model["meta"]) if isinstance(model.get("meta"), dict) else model
-            tokens = next((told[key] for key in ("max_model_len", "context_length", "n_ctx") if key in told), None)
+            metadata = cast("dict[str, Any]", model["meta"]) if isinstance(model.get("meta"), dict) else {}
+            named = (model.get("max_model_len"), model.get("context_length"), metadata.get("n_ctx"))
+            tokens = next((tokens for tokens in named if tokens is not None), None)
             context_tokens = tokens if isinstance(tokens, int) and 0 < tokens < 2**53 else None
             models.append(_ListedModel(name, str(model.get("owned_by"))[:MODEL_CHARS_MAX], context_tokens))
     if body and not models:

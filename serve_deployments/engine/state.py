@@ -41,8 +41,8 @@ _FILTERED = re.compile(
 )
 # The last answers of an engine, from which its time to the first token and its cached share are told.
 RECENT_MAX = 32
-# An engine says nothing while it computes a prompt, nor while it computes those of calls beside it. Prompts that it
-# found in its cache tell no pace. Before its first answers it may be a laptop's.
+# An engine says nothing while it computes a prompt, nor while it computes those of calls beside it. Before its first
+# answers it may be a laptop's.
 PROMPTS_AT_ONCE = 4
 PACED_TOKENS_MIN = 64
 IDLE_TIMES_AT_FIRST = 4
@@ -118,9 +118,10 @@ class EngineState:
     Retry-After, `refusing_since` the first 429 or 503 in a row. `failure` is that of the last request that failed.
     `silent_since` begins with a probe that was not answered in time. `answers`, `usage`, and the durations `seconds`
     and `first_token` of answered requests count from the replica's start; `recent` has milliseconds to the first token,
-    prompt tokens and cached ones. `slots` are the calls that it works on at once, where it says so. `outage` lasts from
-    the first failed connection to the next response, at `reached_s`. `key_rejected` lasts from the first refusal of the
-    key to the next request that is not refused. `prioritises` is True until it refuses a priority.
+    prompt tokens and cached ones, `paces` seconds to the first token for each token of a prompt that it computed.
+    `slots` are the calls that it works on at once, where it says so. `outage` lasts from the first failed connection to
+    the next response, at `reached_s`. `key_rejected` lasts from the first refusal of the key to the next request that
+    is not refused. `prioritises` is True until it refuses a priority.
     """
 
     spec: EngineSpec
@@ -147,6 +148,7 @@ class EngineState:
     seconds: DurationHistogram = field(default_factory=DurationHistogram)
     first_token: DurationHistogram = field(default_factory=DurationHistogram)
     recent: deque[tuple[int | None, int, int]] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))
+    paces: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))
     extended: bool | None = None
     prioritises: bool = True
     version: str | None = None
@@ -187,17 +189,15 @@ class EngineState:
         They grow with the prompt by the slowest of the last answers, which may have waited in the engine's own queue.
         """
         tokens = body_bytes / BYTES_PER_TOKEN
-        slowest_s = max(
-            (
-                ttft_ms / 1_000 / (prompt - cached)
-                for ttft_ms, prompt, cached in self.recent
-                if ttft_ms is not None and prompt - cached >= PACED_TOKENS_MIN
-            ),
-            default=None,
-        )
-        if slowest_s is None:
+        if not self.paces:
             return IDLE_TIMES_AT_FIRST * self.spec.idle_timeout_s + tokens / TOKENS_PER_S_AT_FIRST
-        return self.spec.idle_timeout_s + PROMPTS_AT_ONCE * tokens * slowest_s
+        return self.spec.idle_timeout_s + PROMPTS_AT_ONCE * tokens * max(self.paces)
+
+    def paced(self, reply: EngineReply) -> None:
+        """Learn the pace of prompts from a reply, unless the engine found almost all of its prompt in its cache."""
+        computed = reply.usage.prompt_tokens - reply.usage.cached_tokens
+        if reply.ttft_s is not None and computed >= PACED_TOKENS_MIN:
+            self.paces.append(reply.ttft_s / computed)
 
     @property
     def unlisted(self) -> bool:

@@ -16,7 +16,7 @@ from tests.e2e.conftest import DELIBERATE
 from tests.sdk.conftest import output_of
 
 pytestmark = pytest.mark.sdk
-# Questions whose own answer the checker refuses, or of which the answer has a form of its own.
+# The checker refuses the right answers of these questions, or the data write them in another form.
 ODD = {"parallel_multiple": {12, 26}, "live_simple": {106, 112}, "live_multiple": {121, 507, 862, 964}}
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, cast
 
+from app.api.action_requests import ActionsRequest
 from app.cli.bench.questions import ActionQuestion
 from app.cli.exits import CommandError, Exit
 from app.deliberation.facts import Action
@@ -30,7 +31,7 @@ _Entry = Mapping[str, Any]
 
 
 class _Checker(NamedTuple):
-    """What of the leaderboard grades: the function, its names of types in JSON Schema, and its name of Python."""
+    """`check` grades calls; `types` has JSON Schema's type for each of the leaderboard's; `python` is its language."""
 
     check: Callable[..., Mapping[str, Any]]
     types: Mapping[str, str]
@@ -51,9 +52,10 @@ def read_category(category: str) -> Iterator[ActionQuestion]:
     answers = {}
     if not category.endswith("relevance"):
         answers = {entry["id"]: entry["ground_truth"] for entry in _lines(folder / "possible_answer", category)}
-    # A few of those where no function fits have no function at all: nothing could go wrong.
-    for entry in (each for each in _lines(folder, category) if each["function"]):
-        yield _question(checker, category, entry, answers.get(entry["id"], ()))
+    # A question without functions cannot be answered wrongly: two of `live_irrelevance`.
+    for entry in _lines(folder, category):
+        if entry["function"]:
+            yield _question(checker, category, entry, answers.get(entry["id"], ()))
 
 
 def _lines(folder: Path, category: str) -> Iterator[_Entry]:
@@ -98,9 +100,8 @@ def _question(checker: _Checker, category: str, entry: _Entry, truth: Sequence[A
         for function in functions
     ]
     (messages,) = entry["question"]
-    return ActionQuestion(
-        [{"role": message["role"], "text": message["content"]} for message in messages], tools, graded
-    )
+    turns = [{"role": message["role"], "text": message["content"]} for message in messages]
+    return ActionQuestion(turns, ActionsRequest.model_validate({"tools": tools}).specified, graded)
 
 
 def _schema(described: Mapping[str, Any], types: Mapping[str, str]) -> dict[str, Any]:

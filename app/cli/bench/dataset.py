@@ -1,4 +1,4 @@
-"""Data sets: questions with their answers, one JSON object a line; those of others by their names."""
+"""Data sets: files of questions with their answers, one JSON object a line, and Berkeley's by their categories."""
 
 import json
 from collections.abc import Sequence
@@ -15,13 +15,20 @@ from app.cli.render.text import counted
 from app.deliberation.answers import READ_AS, Normaliser, Options
 from app.deliberation.errors import fault_of
 from app.deliberation.facts import ActionCall
-from app.deliberation.specification import Actions
 
 NORMALISERS: tuple[Normaliser, ...] = get_args(Normaliser)
 BFCL = "bfcl:"
 QUESTION_CHARS_MAX = 32_768
 FAULTS_MAX = 20
 _SHOWN_CHARS_MAX = 80
+
+
+class _Unusable(Exception):
+    """A valid row that cannot be graded: why, and the remedy."""
+
+    def __init__(self, detail: str, remedy: str) -> None:
+        super().__init__(detail)
+        self.remedy = remedy
 
 
 class _Row(BaseModel):
@@ -36,12 +43,13 @@ class _TextRow(_Row):
     options: Options = ()
 
     @property
-    def asks(self) -> Question | str:
-        """The question, or why its answer cannot be used."""
+    def asks(self) -> Question:
+        """The question; raises _Unusable."""
         answer = self.answer if isinstance(self.answer, str) else json.dumps(self.answer)
         question = TextQuestion(self.question, answer, self.normaliser, self.options)
         if question.read(answer) is None:
-            return f"answer: {answer[:_SHOWN_CHARS_MAX]!r} cannot be read as {READ_AS[self.normaliser]}"
+            detail = f"answer: {answer[:_SHOWN_CHARS_MAX]!r} cannot be read as {READ_AS[self.normaliser]}"
+            raise _Unusable(detail, "Correct the answer, or name another normaliser.")
         return question
 
 
@@ -50,14 +58,13 @@ class _ActionRow(_Row):
     calls: list[list[ActionCall]] = Field(min_length=1)
 
     @property
-    def asks(self) -> Question | str:
-        """The question, or why its calls cannot be used."""
-        tools = self.actions.model_dump(mode="json")["tools"]
-        actions = Actions.model_validate(self.actions.model_dump())
-        known = {tool["name"] for tool in tools}
+    def asks(self) -> Question:
+        """The question; raises _Unusable."""
+        actions = self.actions.specified
+        known = {tool.name for tool in actions.tools}
         if unknown := next((call.name for calls in self.calls for call in calls if call.name not in known), None):
-            return f"calls: no tool is called {unknown[:_SHOWN_CHARS_MAX]!r}"
-        return ActionQuestion([{"role": "user", "text": self.question}], tools, equals_one_of(self.calls, actions))
+            raise _Unusable(f"calls: no tool is called {unknown[:_SHOWN_CHARS_MAX]!r}", "Name one of the tools.")
+        return ActionQuestion([{"role": "user", "text": self.question}], actions, equals_one_of(self.calls, actions))
 
 
 _REMEDIES = {
@@ -104,14 +111,17 @@ def _read_file(path: Path, limit: int | None) -> Sequence[Question]:
 
 def _question(number: int, line: str) -> Question | FieldFault:
     try:
-        # An action has fields of its own; what is neither is reported as a text's row.
-        of = _ActionRow if '"actions"' in line else _TextRow
-        asks = of.model_validate_json(line).asks
+        # Read twice, since strict models take JSON as a text. What is no object is reported as a row of a text.
+        fields: object = json.loads(line)
+    except (ValueError, RecursionError):
+        fields = None
+    row = _ActionRow if isinstance(fields, dict) and "actions" in fields else _TextRow
+    try:
+        return row.model_validate_json(line).asks
+    except _Unusable as unusable:
+        return FieldFault(f"line {number}", str(unusable), unusable.remedy)
     except ValidationError as invalid:
         first = invalid.errors(include_url=False, include_input=False)[0]
         field = str(first["loc"][0]) if first["loc"] else ""
         where = f"{field}: " if field else ""
         return FieldFault(f"line {number}", f"{where}{fault_of(first)[0]}", _REMEDIES.get(field, _FORM))
-    if isinstance(asks, str):
-        return FieldFault(f"line {number}", asks, "Correct it, or name another normaliser.")
-    return asks

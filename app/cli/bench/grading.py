@@ -81,8 +81,12 @@ def grade(question: Question, deliberation: Deliberation) -> GradedAnswer:
 def _majority_right(question: Question, drafts: dict[str, str], seed: int) -> bool | None:
     if not drafts:
         return None
-    count = tally(((agent_id, question.read(text)) for agent_id, text in drafts.items()), seed)
-    return bool(count.groups) and question.is_right(count.groups[0].answer)
+    answers = {agent_id: question.read(text) for agent_id, text in drafts.items()}
+    count = tally(answers.items(), seed)
+    # Any draft of the first group: its answers are equal.
+    return bool(count.groups) and question.is_right(
+        next(drafts[agent_id] for agent_id, answer in answers.items() if answer == count.groups[0].answer)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,7 @@ class _Bench:
     plan: Plan
     questions: Sequence[Question]
     known: StrategyList
+    models: Sequence[str]
     rows: GradedRows
     report: Callable[[str], None]
 
@@ -146,11 +147,11 @@ class _Bench:
             nonlocal done
             own = own_parameters(self.known, strategy, question) | (more or {})
             body = request_body(self.plan, strategy, agents, question, index, own)
-            graded = self.rows.graded(body)
+            graded = self.rows.graded(self.models, body)
             if graded is None:
                 async with free:
                     graded = grade(question, parsed(Deliberation, await self._asked(body, report)))
-                self.rows.add(body, graded)
+                self.rows.add(self.models, body, graded)
             done += 1
             report()
             return graded
@@ -163,13 +164,15 @@ class _Bench:
         return summed_up(strategy, agents, [task.result() for task in tasks])
 
     async def _asked(self, body: JsonObject, report: Callable[[str], None]) -> JsonObject:
-        """The ended deliberation. One that nobody waits for any more is cancelled: it would slow the next run."""
-        with naming_options(_OPTIONS):
-            accepted = await self.gateway.submit(body, uuid4().hex)
+        """The ended deliberation. A cancellation of this task cancels it too, as it would slow the next run."""
+        submission = asyncio.ensure_future(self.gateway.submit(body, uuid4().hex))
         try:
+            with naming_options(_OPTIONS):
+                accepted = await asyncio.shield(submission)
             return await until_ended(self.gateway, str(accepted["id"]), report)
         except asyncio.CancelledError:
             with suppress(CommandError):
+                accepted = await submission
                 await self.gateway.request("POST", f"/deliberations/{accepted['id']}/cancel")
             raise
 
@@ -193,13 +196,14 @@ async def measure(
     known = parsed(StrategyList, await gateway.read("/strategies"))
     live = [role.live for role in parsed(RoleList, await gateway.read("/roles")).items if role.name == plan.role]
     simulated = is_simulated(plan.model) or any(serving is not None and serving.simulated for serving in live)
+    served = sorted({model for serving in live if serving is not None for model in serving.models})
     if not as_json:
         if simulated:
             console.print(Text(SIMULATED_NOTICE, "yellow"))
         count = "1 question" if len(questions) == 1 else f"{len(questions)} questions"
         console.print(Text(f"{count} of {dataset}\n"))
     async with progress_reports("the first questions are asked") as report:
-        bench = _Bench(gateway, plan, questions, known, rows, report)
+        bench = _Bench(gateway, plan, questions, known, served, rows, report)
         for strategy in plan.strategies:
             result = await bench.run(strategy, plan.agents)
             vote = await bench.matched_vote(result)

@@ -1,7 +1,6 @@
-"""Questions whose answers a machine can grade: a text, or an action."""
+"""The questions of a bench. A machine grades their answers, which are texts or actions."""
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -61,32 +60,28 @@ class TextQuestion:
         return normalise(answer, self.normaliser, self.options)
 
     def is_right(self, answer: str | None) -> bool:
-        return answer is not None and (found := self.read(answer)) is not None and found == self.read(self.answer)
+        text = None if answer is None else self.read(answer)
+        return text is not None and text == self.read(self.answer)
 
 
 @dataclass(frozen=True, slots=True)
 class ActionQuestion:
-    """A conversation that ends in a call of `tools`, or in a reply. `graded` says of an action whether it is right."""
+    """A conversation that is answered by an action. `graded` says of an action whether it is right."""
 
     conversation: Sequence[Mapping[str, Any]]
-    tools: Sequence[Mapping[str, Any]]
+    actions: Actions
     graded: Callable[[Action], bool]
 
     @property
     def asked(self) -> Mapping[str, Any]:
-        return {"conversation": list(self.conversation), "actions": {"tools": list(self.tools)}}
+        return {"conversation": list(self.conversation), "actions": self.actions.model_dump(mode="json")}
 
     @property
     def reading(self) -> Mapping[str, Any]:
         return {}
 
     def read(self, answer: str) -> str | None:
-        """The same for two actions with equal calls in another order."""
-        action = _action_of(answer)
-        if action is None or action.reply is not None:
-            return answer if action is not None else None
-        calls = sorted(action.calls, key=lambda call: json.dumps([call.name, call.arguments], sort_keys=True))
-        return Action(calls=tuple(calls)).model_dump_json(exclude={"calls": {"__all__": {"id"}}})
+        return None if _action_of(answer) is None else compared_action(self.actions, answer)
 
     def is_right(self, answer: str | None) -> bool:
         action = None if answer is None else _action_of(answer)
@@ -101,16 +96,14 @@ def _action_of(answer: str) -> Action | None:
         return None
 
 
-def equals_one_of(right: Iterable[Sequence[ActionCall]], tools: Actions) -> Callable[[Action], bool]:
+def equals_one_of(right: Sequence[Sequence[ActionCall]], actions: Actions) -> Callable[[Action], bool]:
     """Grades an action by the equality of actions with one of the `right` ones; no calls stand for any reply."""
-    texts, replies = set[str | None](), False
-    for calls in right:
-        replies = replies or not calls
-        texts.add(compared_action(tools, Action(calls=tuple(calls)).model_dump_json()) if calls else None)
+    calling = [Action(calls=tuple(calls)) for calls in right if calls]
+    texts = {compared_action(actions, action.model_dump_json()) for action in calling}
 
     def graded(action: Action) -> bool:
         if action.reply is not None:
-            return replies
-        return compared_action(tools, action.model_dump_json()) in texts
+            return len(calling) < len(right)
+        return compared_action(actions, action.model_dump_json()) in texts
 
     return graded

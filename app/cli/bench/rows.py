@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +14,7 @@ from app.deliberation.answers import canonical_json
 
 
 class GradedRows:
-    """Graded questions by the requests that asked them. With a file, each new one is written there at once.
+    """Graded questions by their requests and the role's models. With a file, each new one is written there at once.
 
     Raises CommandError for a file that cannot be read or has other lines.
     """
@@ -41,15 +42,16 @@ class GradedRows:
                 detail, remedy = f"{path}: line {number} is no row of a bench", "name another file by --rows"
                 raise CommandError(Exit.USAGE, "rows_unreadable", detail, remedy=remedy) from error
 
-    def graded(self, body: JsonObject) -> GradedAnswer | None:
+    def graded(self, models: Sequence[str], body: JsonObject) -> GradedAnswer | None:
         """The row of an equal request, seed included; None where it must be asked."""
-        return self._known.get(_key(body))
+        return self._known.get(_key(models, body))
 
-    def add(self, body: JsonObject, graded: GradedAnswer) -> None:
-        self._known[_key(body)] = graded
+    def add(self, models: Sequence[str], body: JsonObject, graded: GradedAnswer) -> None:
+        asked = _key(models, body)
+        self._known[asked] = graded
         if self._path is None:
             return
-        row = {"asked": _key(body), "strategy": body["strategy"], "seed": body["seed"], "graded": asdict(graded)}
+        row = {"asked": asked, "strategy": body["strategy"], "seed": body["seed"], "graded": asdict(graded)}
         line = json.dumps(row)
         with self._path.open("a+b") as file:
             # Behind a line that was cut begins a new one.
@@ -60,6 +62,6 @@ class GradedRows:
             file.write(f"{line}\n".encode())
 
 
-def _key(body: JsonObject) -> str:
-    text = json.dumps(body)
+def _key(models: Sequence[str], body: JsonObject) -> str:
+    text = json.dumps([models, body])
     return hashlib.sha256((canonical_json(text) or text).encode()).hexdigest()

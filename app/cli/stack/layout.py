@@ -151,15 +151,8 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
 
     with usage_errors("correct the file or the variable"):
         roles = placed(load_roles(options.roles_file), options.agents)
-        lacking = not options.engine_urls and not all(role.engines for role in roles.values())
-        for option, is_chosen in (
-            ("--simulate", options.simulate not in ((), tuple(MODEL_PACE.split()))),
-            ("--model", options.model_file is not None),
-        ):
-            if is_chosen and not lacking:
-                detail = f"{option} has no use: each role has engines of its own"
-                raise InvalidRequest(detail, remedy=f"omit {option}")
-        model_file = None if options.model_file is None else checked_model(options.model_file)
+        lacks_engine = not options.engine_urls and not all(role.engines for role in roles.values())
+        model_file = _model_of(options, lacks_engine=lacks_engine)
         engines = [*engines_of(roles), *default_engines(["http://default"])]
         for setting in filter(os.environ.get, ("SPEND_PER_DAY", "SPENDS_PER_DAY")):
             currency_of(roles, setting)
@@ -179,7 +172,7 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         LogSigner.of_file(log_key_file)
     ports, mark = _ports(options, report), secrets.token_hex(8)
     nats_url = mask_credentials(options.nats_url or f"nats://{LOOPBACK}:{ports['nats']}")
-    engine_urls = (f"http://{LOOPBACK}:{ports['engine']}",) if lacking else options.engine_urls
+    engine_urls = (f"http://{LOOPBACK}:{ports['engine']}",) if lacks_engine else options.engine_urls
     key_variables = {engine.api_key_env for engine in engines if engine.api_key_env}
     _kept_secret(data_dir / "ray_token")
     (data_dir / DATABASE_URL_FILE).unlink(missing_ok=True)
@@ -198,7 +191,7 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         nats_passwords=_nats_users(data_dir, options.nats_url or "", nats_url),
         nats_url=nats_url,
         database_url=database_url or sqlite_url(data_dir / "archive.db"),
-        simulates=lacking and model_file is None,
+        simulates=lacks_engine and model_file is None,
         model_file=model_file,
         engine_urls=engine_urls,
         ray_address=f"{LOOPBACK}:{ports['ray']}",
@@ -211,8 +204,19 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
     )
 
 
-def checked_model(path: Path) -> Path:
-    """The absolute path of a model in GGUF; raises InvalidRequest for another file, and without llama.cpp."""
+def _model_of(options: StackOptions, *, lacks_engine: bool) -> Path | None:
+    """The absolute path of the model that the stack serves, if any.
+
+    Raises InvalidRequest for a file that is no model in GGUF, without llama.cpp, and for options that have no use.
+    """
+    simulates = options.simulate not in ((), tuple(MODEL_PACE.split()))
+    for option, is_chosen in (("--simulate", simulates), ("--model", options.model_file is not None)):
+        if is_chosen and not lacks_engine:
+            detail = f"{option} has no use: each role has engines of its own"
+            raise InvalidRequest(detail, remedy=f"omit {option}")
+    path = options.model_file
+    if path is None:
+        return None
     try:
         with path.open("rb") as file:
             begins = file.read(len(_GGUF))

@@ -87,7 +87,7 @@ def _actions(actions: Actions, reply: dict[str, Any] | None) -> str:
     return "\n".join(parts)
 
 
-# All calls of a stage have the same tools, whose texts may be long.
+# Each call of a stage writes the same tools; removing fences from a long text takes time.
 @lru_cache(maxsize=8)
 def _fenceless(listing: str) -> str:
     return without_fences(listing)
@@ -130,11 +130,11 @@ def messages(specification: Specification, *sections: str) -> tuple[ChatMessage,
 
     A conversation stands between the two, so that one that grows has the same beginning.
     """
-    given, placed = _given(specification)
+    inputs, placed = _given(specification)
     system = ChatMessage(role="system", content=_PREAMBLE)
     work, task = [section for section in sections if section], specification.task_file
     if specification.turns > 1:
-        head = ChatMessage(role="user", content=given + _task(specification), inputs=tuple(placed))
+        head = ChatMessage(role="user", content=inputs + _task(specification), inputs=tuple(placed))
         transcript = ChatMessage(
             role="user",
             content="" if task is not None else specification.task,
@@ -143,8 +143,8 @@ def messages(specification: Specification, *sections: str) -> tuple[ChatMessage,
         )
         return system, head, transcript, ChatMessage(role="user", content="\n\n".join(work))
     if task is not None:
-        placed.append(PlacedInput(file=task, at=len(given) + len(_TASK)))
-    body = given + "\n\n".join([_task(specification), *work])
+        placed.append(PlacedInput(file=task, at=len(inputs) + len(_TASK)))
+    body = inputs + "\n\n".join([_task(specification), *work])
     return system, ChatMessage(role="user", content=body, inputs=tuple(placed))
 
 

@@ -215,7 +215,7 @@ class Stalled(Pieces):
 
 
 async def test_a_batch_call_may_wait_for_its_first_text_beyond_the_idle_time_and_not_for_its_next(
-    router: respx.MockRouter,
+    router: respx.MockRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It yields in the engine's queue; counted as failures, such waits would open the circuit for interactive calls."""
     spec = EngineSpec(url=URL, idle_timeout_s=1)
@@ -225,11 +225,19 @@ async def test_a_batch_call_may_wait_for_its_first_text_beyond_the_idle_time_and
     router.get(f"{URL}/version").mock(return_value=httpx.Response(404))
     (engine,) = engines.engines
     await engines.model_of(engine, None)
-    engine.recent.append((0, 700, 0))
+    engine.paces.append(0.0)
     route = router.post(CHAT).mock(return_value=httpx.Response(200, stream=Pieces(WHOLE_STREAM)))
     for priority in (1, BATCH_AFTER + 1):
         await ask(engines, priority=priority)
     assert [call.request.extensions["timeout"]["read"] for call in route.calls] == [1, None]
+    assert len(engine.paces) == 1, "small prompts tell no pace"
+    monkeypatch.setattr("serve_deployments.engine.state.PACED_TOKENS_MIN", 1)
+    await ask(engines, priority=BATCH_AFTER + 1)
+    assert len(engine.paces) == 1, "what waits behind all others tells no pace"
+    await ask(engines, priority=1)
+    assert len(engine.paces) == 2
+    engine.paces.clear()
+    engine.paces.append(0.0)
     router.post(CHAT).mock(return_value=httpx.Response(200, stream=Stalled(WHOLE_STREAM[:1])))
     with pytest.raises(CallTimeout, match="was silent for 1 seconds"):
         await ask(engines, priority=BATCH_AFTER + 1)
@@ -242,7 +250,7 @@ async def test_a_batch_call_may_wait_for_its_first_text_beyond_the_idle_time_and
 async def test_llama_cpps_server_gets_as_many_calls_at_once_as_it_has_slots(
     router: respx.MockRouter, told: object, slots: int | None
 ) -> None:
-    """What waits in its own queue would seem to hang, and be sent again."""
+    """A call that waits in the queue of the server is silent there, and so counts as lost."""
     engines = Engines([EngineSpec(url=URL)], transport=httpx.MockTransport(router.async_handler))
     listed = {"id": "m", "owned_by": "llamacpp", "meta": {"n_ctx": 4_096, "n_ctx_train": 32_768}}
     router.get(f"{URL}/v1/models").mock(return_value=httpx.Response(200, json={"data": [listed]}))

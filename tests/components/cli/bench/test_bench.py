@@ -24,7 +24,8 @@ from app.deliberation.calls import Call
 from app.deliberation.facts import Accepted, decode
 from app.deliberation.ports import Record
 from tests.components.cli.bench.graded_answers import GRADED
-from tests.components.routes.served import APP, COORDINATOR, played, served, written
+from tests.components.routes.served import APP, COORDINATOR, Served, played, served, written
+from tests.conditions import until
 from tests.unit.facts_of import ballot
 
 PLAN = Plan(
@@ -97,11 +98,21 @@ def right_or_not(accepted: Accepted) -> Callable[[Call], str]:
 
 
 @asynccontextmanager
+async def client_of(here: Served) -> AsyncGenerator[GatewayClient]:
+    role = {"role": "DEV", "replica": "r1", "model": "m", "simulated": True, "in_flight": 0, "engines": []}
+    here.journal.replies.update({"control.coordinator": [COORDINATOR], "control.role.DEV": [role]})
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await APP({**scope, "state": dict(here.gateway)}, receive, send)
+
+    async with GatewayClient("http://localhost", transport=httpx.ASGITransport(app=app)) as gateway:
+        yield gateway
+
+
+@asynccontextmanager
 async def gateway_with_agents() -> AsyncGenerator[GatewayClient]:
     """A gateway with deliberations that end as soon as they are accepted."""
-    role = {"role": "DEV", "replica": "r1", "model": "m", "simulated": True, "in_flight": 0, "engines": []}
     async with served() as here:
-        here.journal.replies.update({"control.coordinator": [COORDINATOR], "control.role.DEV": [role]})
 
         def play(record: Record) -> None:
             accepted = decode(record.data)
@@ -115,11 +126,7 @@ async def gateway_with_agents() -> AsyncGenerator[GatewayClient]:
 
         playing: list[asyncio.Future[None]] = []
         await here.journal.subscribe(["deliberations.*.*.accepted"], play)
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            await APP({**scope, "state": dict(here.gateway)}, receive, send)
-
-        async with GatewayClient("http://localhost", transport=httpx.ASGITransport(app=app)) as gateway:
+        async with client_of(here) as gateway:
             yield gateway
         for each in playing:
             await each
@@ -161,6 +168,20 @@ async def test_a_run_that_was_cut_asks_what_its_rows_lack(tmp_path: Path, capsys
         resumed = await ids()
         assert sorted(one == other for one, other in zip(whole, resumed, strict=True)) == [False, True, True]
         assert await ids() == resumed, "nothing is asked again"
+
+
+async def test_a_run_that_is_stopped_cancels_what_it_asked() -> None:
+    async with served() as here, client_of(here) as gateway:
+
+        def kinds() -> list[str]:
+            return [record.tokens[3] for record in here.journal.records if record.tokens[0] == "deliberations"]
+
+        run = asyncio.create_task(measure(gateway, PLAN, "x", QUESTIONS[:1], GradedRows(None), as_json=True))
+        await until(lambda: "accepted" in kinds())
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        assert kinds() == ["accepted", "cancel"]
 
 
 def test_a_file_of_other_lines_is_no_file_of_rows(tmp_path: Path) -> None:
